@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Context compaction for Haystack: keeps Agent runs and chat pipelines inside the model's context window."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from haystack.core.serialization import allow_deserialization_module
+
+if TYPE_CHECKING:
+    from haystack_compaction.compactors.base import Compactor as Compactor
+    from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor as SlidingWindowCompactor
+    from haystack_compaction.config import CompactionConfig as CompactionConfig
+    from haystack_compaction.conversation.notes import pin as pin
+    from haystack_compaction.conversation.pairing import repair_tool_pairs as repair_tool_pairs
+    from haystack_compaction.hook import CompactionHook as CompactionHook
+    from haystack_compaction.report import CompactionReport as CompactionReport
+    from haystack_compaction.tokens.estimate import EstimateTokenCounter as EstimateTokenCounter
+    from haystack_compaction.tokens.tiktoken_counter import TiktokenCounter as TiktokenCounter
+
+__version__ = "0.1.0"
+
+# Each name is imported when it is first asked for, which keeps `import haystack_compaction` fast.
+_MODULES = {
+    "CompactionConfig": "config",
+    "CompactionHook": "hook",
+    "CompactionReport": "report",
+    "Compactor": "compactors.base",
+    "EstimateTokenCounter": "tokens.estimate",
+    "SlidingWindowCompactor": "compactors.sliding_window",
+    "TiktokenCounter": "tokens.tiktoken_counter",
+    "pin": "conversation.notes",
+    "repair_tool_pairs": "conversation.pairing",
+}
+
+__all__ = sorted(_MODULES)
+
+# Pipelines may load our classes from YAML once somebody has imported this package.
+allow_deserialization_module(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

@@ -1,0 +1,249 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""One pass: measure, compact, check what came back, report. The hook and the pipeline node share it."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from haystack import logging
+from haystack.dataclasses import ChatMessage
+from haystack.hooks.compaction.types import Compactor as CompactorProtocol
+
+from haystack_compaction.conversation.notes import CURRENT_TASK_META_KEY, is_note, is_pinned
+from haystack_compaction.conversation.repair import repaired
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.pass_context import PassContext, entered
+from haystack_compaction.report import CompactionReport
+from haystack_compaction.tokens.calibration import RequestSize
+from haystack_compaction.tokens.ledger import TokenLedger
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """
+    How one conversation became another, found by the identity of the messages.
+
+    :param kept: Messages that are in both.
+    :param removed: Messages that are gone.
+    :param rewritten: Pairs of a message that is gone and the one that stands in its place.
+    :param added: Messages that are new, such as a note.
+    """
+
+    kept: list[ChatMessage]
+    removed: list[ChatMessage]
+    rewritten: list[tuple[ChatMessage, ChatMessage]]
+    added: list[ChatMessage]
+
+
+def changes_between(before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> Changes:
+    """
+    Compare a conversation with what a compactor made of it.
+
+    :param before: The messages that the compactor was given.
+    :param after: The messages that it returned.
+    :returns: What was kept, removed, rewritten and added, each in the order of the conversation it comes from.
+    """
+    ids_before, ids_after = set(map(id, before)), set(map(id, after))
+    gone = defaultdict(list)
+    for gap, message in _by_gap(before, kept=ids_after):
+        gone[gap].append(message)
+    rewritten: list[tuple[ChatMessage, ChatMessage]] = []
+    added: list[ChatMessage] = []
+    for gap, message in _by_gap(after, kept=ids_before):
+        original = None if is_note(message) else _first_alike(gone[gap], message)
+        if original is None:
+            added.append(message)
+        else:
+            gone[gap] = [candidate for candidate in gone[gap] if candidate is not original]
+            rewritten.append((original, message))
+    return Changes(
+        kept=[message for message in after if id(message) in ids_before],
+        removed=[message for messages in gone.values() for message in messages],
+        rewritten=rewritten,
+        added=added,
+    )
+
+
+def strategy_name(compactor: object) -> str:
+    """
+    Return the name that reports and traces call a compactor by.
+
+    :param compactor: Any compactor.
+    :returns: Its `strategy` where it has one, the name of its class otherwise.
+    """
+    return str(getattr(compactor, "strategy", type(compactor).__name__))
+
+
+class CompactionPass:
+    """
+    One compaction, whatever the compactor: ours, Haystack's or anybody's.
+
+    The compactor is known by its `compact` method only. What it returns is checked: tool pairs are made intact,
+    messages of the floor that it dropped are put back, and a result that is no smaller is discarded.
+
+    :param compactor: The compactor to run.
+    :param messages: The conversation, oldest to newest. It is left as it is.
+    :param target_tokens: The size to aim for, of the whole request, in the provider's tokens.
+    :param ledger: What messages are measured with.
+    :param request: How the size of the messages translates into the size of the request.
+    :param task: The message that the run was started with, where that is known.
+    :param context_window: The model's context window in tokens, where that is known.
+    """
+
+    def __init__(
+        self,
+        compactor: CompactorProtocol,
+        messages: Sequence[ChatMessage],
+        target_tokens: int,
+        ledger: TokenLedger,
+        *,
+        request: RequestSize | None = None,
+        task: ChatMessage | None = None,
+        context_window: int | None = None,
+    ) -> None:
+        self.compactor = compactor
+        self.messages = messages
+        self.target_tokens = target_tokens
+        self.ledger = ledger
+        self.request = request or RequestSize()
+        self.context = PassContext(context_window=context_window)
+        self._started = time.perf_counter()
+        self._marked = [_marked_as_task(message) if message is task else message for message in messages]
+        self._original = {id(marked): message for marked, message in zip(self._marked, messages, strict=True)}
+
+    def run(self) -> tuple[list[ChatMessage], CompactionReport]:
+        """
+        Compact.
+
+        :returns: The conversation to go on with, which is the given one when nothing was gained, and the report.
+        """
+        try:
+            with entered(self.context):
+                compacted = self.compactor.compact(list(self._marked), self._room(), self.ledger)
+        except Exception as error:
+            return self._failed(error)
+        return self._finished(compacted)
+
+    async def run_async(self) -> tuple[list[ChatMessage], CompactionReport]:
+        """
+        Compact without blocking the event loop.
+
+        :returns: The conversation to go on with, which is the given one when nothing was gained, and the report.
+        """
+        try:
+            with entered(self.context):
+                compacted = await self.compactor.compact_async(list(self._marked), self._room(), self.ledger)
+        except Exception as error:
+            return self._failed(error)
+        return self._finished(compacted)
+
+    def _room(self) -> int:
+        return self.request.room_for_messages(self.target_tokens)
+
+    def _failed(self, error: Exception) -> tuple[list[ChatMessage], CompactionReport]:
+        logger.exception(
+            "{compactor} failed; the conversation stays as it is.", compactor=type(self.compactor).__name__
+        )
+        return self._unchanged(f"the compactor failed with {type(error).__name__}")
+
+    def _finished(self, compacted: list[ChatMessage] | None) -> tuple[list[ChatMessage], CompactionReport]:
+        if compacted is None:
+            return self._unchanged("the compactor found nothing that it may remove")
+        checked = [self._original.get(id(message), message) for message in self._checked(compacted)]
+        tokens_before, tokens_after = self.ledger.measure(self.messages), self.ledger.measure(checked)
+        if tokens_after >= tokens_before:
+            return self._unchanged("what the compactor returned was no smaller")
+        return checked, self._report(checked, tokens_before, tokens_after)
+
+    def _unchanged(self, reason: str) -> tuple[list[ChatMessage], CompactionReport]:
+        tokens = self.ledger.measure(self.messages)
+        return list(self.messages), self._report(self.messages, tokens, tokens, reason=reason)
+
+    def _checked(self, compacted: list[ChatMessage]) -> list[ChatMessage]:
+        """What the compactor returned, valid and with the floor in it."""
+        changes = changes_between(self._marked, compacted)
+        floor = self._floor()
+        lost = {id(message) for message in changes.removed if id(message) in floor}
+        tampered = {id(after): before for before, after in changes.rewritten if is_pinned(before)}
+        compacted = [tampered.get(id(message), message) for message in compacted]
+        return repaired(self._restored(compacted, lost) if lost else compacted)
+
+    def _floor(self) -> set[int]:
+        """The identities of the messages that no compactor may remove."""
+        conversation = Conversation(self._marked)
+        indexes = set(conversation.protected)
+        if getattr(self.compactor, "preserve_system_prompt", True):
+            indexes.update(conversation.head)
+        if conversation.task_index is not None:
+            indexes.add(conversation.task_index)
+        return {id(self._marked[index]) for index in indexes}
+
+    def _restored(self, compacted: list[ChatMessage], lost: set[int]) -> list[ChatMessage]:
+        """Put lost messages back, each in front of the first message that came after it."""
+        position = {id(message): index for index, message in enumerate(self._marked)}
+        missing = [index for index, message in enumerate(self._marked) if id(message) in lost]
+        restored: list[ChatMessage] = []
+        for message in compacted:
+            while missing and position.get(id(message), -1) > missing[0]:
+                restored.append(self._marked[missing.pop(0)])
+            restored.append(message)
+        return [*restored, *(self._marked[index] for index in missing)]
+
+    def _report(
+        self, after: Sequence[ChatMessage], tokens_before: int, tokens_after: int, *, reason: str | None = None
+    ) -> CompactionReport:
+        changes = changes_between(self.messages, after)
+        reached_target = self.request.of(tokens_after) <= self.target_tokens
+        if reason is None and not reached_target:
+            reason = "what may not be removed is larger than the target"
+        return CompactionReport(
+            strategy=strategy_name(self.compactor),
+            compacted=tokens_after < tokens_before,
+            tokens_before=self.request.of(tokens_before),
+            tokens_after=self.request.of(tokens_after),
+            target_tokens=self.target_tokens,
+            messages_before=len(self.messages),
+            messages_after=len(after),
+            removed_messages=len(changes.removed),
+            rewritten_messages=len(changes.rewritten),
+            reached_target=reached_target,
+            stages=self.context.stages,
+            llm_calls=self.context.llm_calls,
+            llm_usage=self.context.llm_usage,
+            duration_seconds=time.perf_counter() - self._started,
+            reason=reason,
+        )
+
+
+def _marked_as_task(message: ChatMessage) -> ChatMessage:
+    return replace(message, _meta={**message.meta, CURRENT_TASK_META_KEY: True})
+
+
+def _by_gap(messages: Sequence[ChatMessage], *, kept: set[int]) -> list[tuple[int, ChatMessage]]:
+    """The messages that were not kept, each with the number of kept messages before it."""
+    gap = 0
+    found = []
+    for message in messages:
+        if id(message) in kept:
+            gap += 1
+        else:
+            found.append((gap, message))
+    return found
+
+
+def _first_alike(candidates: list[ChatMessage], message: ChatMessage) -> ChatMessage | None:
+    """The first message that the given one can be a version of: same role, and the same calls or answers."""
+
+    def answers(message: ChatMessage) -> list[str]:
+        return [result.origin.tool_name for result in message.tool_call_results]
+
+    for candidate in candidates:
+        if candidate.role is message.role and answers(candidate) == answers(message):
+            return candidate
+    return None

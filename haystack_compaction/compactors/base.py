@@ -1,0 +1,289 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""What every compactor promises, as a pipeline node and wherever else it runs."""
+
+import inspect
+from collections.abc import Generator
+from typing import Any, ClassVar, TypedDict
+
+from haystack import component
+from haystack.core.serialization import component_to_dict, default_from_dict, default_to_dict
+from haystack.dataclasses import ChatMessage
+from haystack.token_counters import TokenCounter
+from haystack.tools import ToolsType
+from haystack.utils.deserialization import deserialize_component_inplace
+
+from haystack_compaction.compaction_pass import CompactionPass
+from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
+from haystack_compaction.conversation.repair import is_valid, repaired
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.report import CompactionReport
+from haystack_compaction.tokens.calibration import RequestSize
+from haystack_compaction.tokens.ledger import TokenLedger
+
+
+class CompactorOptions(TypedDict, total=False):
+    """The options that every compactor takes; `Compactor` describes them."""
+
+    preserve_recent_turns: int
+    preserve_system_prompt: bool
+    trigger_threshold_tokens: int
+    target_tokens: int
+    token_counter: TokenCounter | None
+
+
+class Compactor:
+    """
+    Base class of all compactors. A strategy is a subclass with one method, `rewrite`, and the `@component` decorator.
+
+    The base class keeps the promises that do not depend on the strategy: a conversation that fits is left alone, a
+    broken one is repaired before the strategy sees it, a result that is no smaller is discarded, the caller's list is
+    never changed. It also is the pipeline node (`run`) and writes and reads the YAML.
+
+    ### Usage example
+
+    ```python
+    from haystack import component
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction import Compactor
+    from haystack_compaction.conversation.structure import Conversation
+    from haystack_compaction.tokens.ledger import TokenLedger
+
+    @component
+    class LastTurnCompactor(Compactor):
+        '''Keeps the head and the current task, nothing else.'''
+
+        strategy = "last_turn"
+
+        def rewrite(
+            self, conversation: Conversation, target_tokens: int, ledger: TokenLedger
+        ) -> list[ChatMessage] | None:
+            gone = {index for turn in conversation.removable_turns(preserve_recent_turns=0) for index in turn}
+            return [message for index, message in enumerate(conversation.messages) if index not in gone]
+
+    compactor = LastTurnCompactor(trigger_threshold_tokens=20, target_tokens=10)
+    messages = [ChatMessage.from_user("What is a tide? " * 10), ChatMessage.from_assistant("Water, moving. " * 10)]
+    result = compactor.run(messages=[*messages, ChatMessage.from_user("Thanks!")])
+    assert [message.text for message in result["messages"]] == ["Thanks!"]
+    ```
+
+    :param preserve_recent_turns: How many of the newest complete turns before the current task stay whatever the
+        target, at least 0.
+    :param preserve_system_prompt: Whether the system messages that open the conversation always stay.
+    :param trigger_threshold_tokens: For the pipeline node: the size in tokens, tool schemas included, from which on
+        it compacts. At least 1.
+    :param target_tokens: For the pipeline node: the size in tokens, tool schemas included, that it compacts down to.
+        At least 1 and at most `trigger_threshold_tokens`.
+    :param token_counter: For the pipeline node: what measures the conversation; None for `EstimateTokenCounter`.
+        Inside an Agent the hook's counter is used.
+    :raises ValueError: If an option is out of its range.
+    """
+
+    #: The name of the strategy, as `CompactionConfig` knows it and as reports and notes carry it.
+    strategy: ClassVar[str] = "custom"
+
+    def __init__(
+        self,
+        *,
+        preserve_recent_turns: int = 0,
+        preserve_system_prompt: bool = True,
+        trigger_threshold_tokens: int = 100_000,
+        target_tokens: int = 80_000,
+        token_counter: TokenCounter | None = None,
+    ) -> None:
+        require_at_least(0, preserve_recent_turns=preserve_recent_turns)
+        require_at_least(1, trigger_threshold_tokens=trigger_threshold_tokens, target_tokens=target_tokens)
+        if target_tokens > trigger_threshold_tokens:
+            raise ValueError(
+                f"`target_tokens` must be at most `trigger_threshold_tokens`, got target_tokens={target_tokens} and "
+                f"trigger_threshold_tokens={trigger_threshold_tokens}. Lower the one or raise the other."
+            )
+        self.preserve_recent_turns = preserve_recent_turns
+        self.preserve_system_prompt = preserve_system_prompt
+        self.trigger_threshold_tokens = trigger_threshold_tokens
+        self.target_tokens = target_tokens
+        self.token_counter = token_counter
+        self._ledger = TokenLedger(token_counter)
+        self._callers_ledger: TokenLedger | None = None
+        #: Set by strategies that call a model.
+        self._model: ModelCaller | None = None
+
+    def rewrite(
+        self, conversation: Conversation, target_tokens: int, ledger: TokenLedger
+    ) -> list[ChatMessage] | Rewriting | None:
+        """
+        Return a shorter conversation. This is what a strategy is.
+
+        :param conversation: The conversation, valid and taken apart. Larger than the target.
+        :param target_tokens: The size to come under, in the ledger's tokens.
+        :param ledger: What knows the size of each message.
+        :returns: The messages to go on with, kept ones as the same objects and in the same order, or None when there is
+            nothing to gain. A strategy that calls a model returns a generator instead, see `Rewriting`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `rewrite`.")
+
+    def compact(
+        self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
+    ) -> list[ChatMessage] | None:
+        """
+        Return a shorter conversation, or None when it fits already or nothing may go.
+
+        This is the method that Haystack's `CompactionHook` and ours call.
+
+        :param messages: The conversation, oldest to newest. It is left as it is.
+        :param target_tokens: The size to come under, in tokens. A goal: what may not be removed stays even so.
+        :param token_counter: What measures the messages.
+        :returns: A new list that is smaller by the counter, or None.
+        """
+        return drive(self._compaction(messages, target_tokens, token_counter), self._model)
+
+    async def compact_async(
+        self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
+    ) -> list[ChatMessage] | None:
+        """
+        Do what `compact` does, without blocking the event loop.
+
+        :param messages: The conversation, oldest to newest. It is left as it is.
+        :param target_tokens: The size to come under, in tokens.
+        :param token_counter: What measures the messages.
+        :returns: A new list that is smaller by the counter, or None.
+        """
+        return await drive_async(self._compaction(messages, target_tokens, token_counter), self._model)
+
+    @component.output_types(messages=list[ChatMessage], report=CompactionReport)
+    def run(
+        self, messages: list[ChatMessage], target_tokens: int | None = None, tools: ToolsType | None = None
+    ) -> dict[str, Any]:
+        """
+        Compact a conversation that has reached the trigger, and hand any other through.
+
+        :param messages: The conversation, oldest to newest. It is left as it is.
+        :param target_tokens: Compact to this many tokens now, whatever the trigger. At least 1.
+        :param tools: The tools whose schemas will be sent along, and so take room too.
+        :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
+        :raises ValueError: If `target_tokens` is less than 1.
+        """
+        compaction = self._due_pass(messages, target_tokens, tools)
+        if isinstance(compaction, CompactionReport):
+            return {"messages": list(messages), "report": compaction}
+        compacted, report = compaction.run()
+        return {"messages": compacted, "report": report}
+
+    @component.output_types(messages=list[ChatMessage], report=CompactionReport)
+    async def run_async(
+        self, messages: list[ChatMessage], target_tokens: int | None = None, tools: ToolsType | None = None
+    ) -> dict[str, Any]:
+        """
+        Do what `run` does, without blocking the event loop.
+
+        :param messages: The conversation, oldest to newest. It is left as it is.
+        :param target_tokens: Compact to this many tokens now, whatever the trigger. At least 1.
+        :param tools: The tools whose schemas will be sent along, and so take room too.
+        :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
+        :raises ValueError: If `target_tokens` is less than 1.
+        """
+        compaction = self._due_pass(messages, target_tokens, tools)
+        if isinstance(compaction, CompactionReport):
+            return {"messages": list(messages), "report": compaction}
+        compacted, report = await compaction.run_async()
+        return {"messages": compacted, "report": report}
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Serialize the compactor with all options of its constructor, nested components included.
+
+        :returns: A dictionary that `from_dict` takes.
+        """
+        names = [*inspect.signature(type(self).__init__).parameters, *CompactorOptions.__annotations__]
+        options = {name: getattr(self, name) for name in dict.fromkeys(names) if name not in ("self", "options")}
+        return default_to_dict(self, **{name: _serialized(name, value) for name, value in options.items()})
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Compactor":
+        """
+        Deserialize the compactor.
+
+        :param data: What `to_dict` returned.
+        :returns: The compactor.
+        """
+        options = data.get("init_parameters", {})
+        for name, value in options.items():
+            if isinstance(value, dict) and "type" in value:
+                deserialize_component_inplace(options, key=name)
+        compactor: Compactor = default_from_dict(cls, data)
+        return compactor
+
+    def warm_up(self) -> None:
+        """Warm up the token counter, which may load a vocabulary or open a client."""
+        self._ledger.warm_up()
+
+    def close(self) -> None:
+        """Release the token counter's resources."""
+        self._ledger.close()
+
+    def _compaction(self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter) -> Rewriting:
+        ledger = self._ledger_for(token_counter)
+        if not ledger.exceeds(messages, target_tokens):
+            return None
+        valid = messages if is_valid(messages) else repaired(messages)
+        compacted = self.rewrite(Conversation(valid), target_tokens, ledger)
+        if isinstance(compacted, Generator):
+            compacted = yield from compacted
+        return compacted if compacted is not None and ledger.is_smaller(compacted, messages) else None
+
+    def _due_pass(
+        self, messages: list[ChatMessage], target_tokens: int | None, tools: ToolsType | None
+    ) -> CompactionPass | CompactionReport:
+        """The pass to run, or the report that says why there is none."""
+        if target_tokens is not None:
+            require_at_least(1, target_tokens=target_tokens)
+        tools_tokens = self._ledger.count([], tools)
+        tokens = self._ledger.measure(messages) + tools_tokens
+        if target_tokens is None and tokens < self.trigger_threshold_tokens:
+            return CompactionReport(
+                strategy=self.strategy,
+                compacted=False,
+                tokens_before=tokens,
+                tokens_after=tokens,
+                target_tokens=self.target_tokens,
+                messages_before=len(messages),
+                messages_after=len(messages),
+                reached_target=tokens <= self.target_tokens,
+                reason=f"{tokens} tokens are below the trigger of {self.trigger_threshold_tokens}",
+            )
+        return CompactionPass(
+            self,
+            messages,
+            target_tokens if target_tokens is not None else self.target_tokens,
+            self._ledger,
+            request=RequestSize(tools_tokens=tools_tokens),
+        )
+
+    def _ledger_for(self, token_counter: TokenCounter) -> TokenLedger:
+        if isinstance(token_counter, TokenLedger):
+            return token_counter
+        # Remembered, because a hook that is not ours comes back with the same counter and mostly the same messages.
+        if self._callers_ledger is None or self._callers_ledger.token_counter is not token_counter:
+            self._callers_ledger = TokenLedger(token_counter)
+        return self._callers_ledger
+
+
+def require_at_least(minimum: int, **options: int) -> None:
+    """
+    Refuse options that are too small.
+
+    :param minimum: The smallest value that is allowed.
+    :param options: The options by name.
+    :raises ValueError: If one of them is smaller; the message names it.
+    """
+    for name, value in options.items():
+        if value < minimum:
+            raise ValueError(f"`{name}` must be at least {minimum}, got {value}.")
+
+
+def _serialized(name: str, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return component_to_dict(obj=value, name=name) if hasattr(value, "to_dict") else value

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Keeps the newest part of a conversation that fits, in whole turns and steps."""
+
+from typing import TYPE_CHECKING
+
+from haystack import component
+from haystack.dataclasses import ChatMessage
+
+from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.conversation.notes import omission_note
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.tokens.ledger import TokenLedger
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_DEFAULT_OMISSION_NOTE = (
+    "[{num_removed} earlier messages of this conversation were removed to save space. They are no longer available.]"
+)
+
+
+@component
+class SlidingWindowCompactor(Compactor):
+    """
+    Keeps the newest part of the conversation that fits the target, in whole turns and steps, and leaves a note.
+
+    What stays whatever the target: the system messages at the start, the current task's user message, its newest steps,
+    pinned messages, summaries of other compactors. Before the task, whole turns go, oldest first, until the rest fits.
+    Only when the task alone is too big do its steps go, oldest first. Costs no call of a model; what is removed is lost
+    to the model, so it suits tasks that do not depend on their beginning.
+
+    ### Usage example
+
+    ```python
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction import SlidingWindowCompactor
+
+    messages = [ChatMessage.from_system("Be brief.")]
+    for day in range(50):
+        messages.append(ChatMessage.from_user(f"What happened on day {day}?"))
+        messages.append(ChatMessage.from_assistant("Nothing worth a long story, but here is one anyway. " * 5))
+
+    result = SlidingWindowCompactor().run(messages=messages, target_tokens=500)
+    assert result["report"].tokens_after <= 500
+    print(result["messages"][1].text)
+    ```
+
+    :param min_keep_steps: How many of the current task's newest completed steps stay even when they exceed the target,
+        at least 0. A step is an assistant message with the results of its calls.
+    :param omission_note: The text of the note, from the user's role, that stands where messages were removed.
+        `{num_removed}` is replaced by their number, those of earlier passes included. None removes silently.
+    :param options: The options that every compactor takes, see `Compactor`.
+    :raises ValueError: If an option is out of its range.
+    """
+
+    strategy = "sliding_window"
+
+    def __init__(
+        self,
+        *,
+        min_keep_steps: int = 1,
+        omission_note: str | None = _DEFAULT_OMISSION_NOTE,
+        **options: "Unpack[CompactorOptions]",
+    ) -> None:
+        Compactor.__init__(self, **options)
+        require_at_least(0, min_keep_steps=min_keep_steps)
+        self.min_keep_steps = min_keep_steps
+        self.omission_note = omission_note
+
+    def rewrite(self, conversation: Conversation, target_tokens: int, ledger: TokenLedger) -> list[ChatMessage] | None:
+        """
+        Remove the fewest of the oldest turns, then steps, that bring the conversation under the target.
+
+        :param conversation: The conversation, valid and taken apart.
+        :param target_tokens: The size to come under, in the ledger's tokens.
+        :param ledger: What knows the size of each message.
+        :returns: The messages to go on with, or None when nothing may be removed.
+        """
+        removals = self._removals(conversation)
+        if not removals:
+            return None
+        messages = conversation.messages
+        removable = {index for unit in removals for index in unit}
+        fewest = ledger.fewest_removals(
+            [[messages[index] for index in unit] for unit in removals],
+            staying=[message for index, message in enumerate(messages) if index not in removable],
+            size_added=self._size_added(conversation, removals, ledger),
+            target_tokens=target_tokens,
+            without=lambda number: self._without(conversation, removals[:number]),
+        )
+        return self._without(conversation, removals[:fewest])
+
+    def _removals(self, conversation: Conversation) -> list[list[int]]:
+        """What may go, in the order in which it goes. Summaries go last, and only into a note that carries them on."""
+        head = [] if self.preserve_system_prompt else [conversation.head]
+        summaries = [] if self.omission_note is None else conversation.foldable_notes(omission_notes=False)
+        return [
+            *conversation.removable(head),
+            *conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns),
+            *conversation.removable_steps(min_keep_steps=self.min_keep_steps),
+            *([index] for index in summaries),
+        ]
+
+    def _size_added(self, conversation: Conversation, removals: list[list[int]], ledger: TokenLedger) -> int:
+        """The size of the note, less that of the earlier ones that it takes the place of."""
+        if self.omission_note is None:
+            return 0
+        earlier = [conversation.messages[index] for index in conversation.foldable_notes(omission_notes=True)]
+        note = self._note(self.omission_note, earlier, removed_messages=sum(map(len, removals)), kept_messages=0)
+        return ledger.count([note]) - ledger.count(earlier)
+
+    def _without(self, conversation: Conversation, units: list[list[int]]) -> list[ChatMessage]:
+        """The conversation without the given units, and with the note that stands for them."""
+        messages, notes = conversation.messages, set(conversation.notes)
+        gone = {index for unit in units for index in unit}
+        if self.omission_note is None:
+            return [message for index, message in enumerate(messages) if index not in gone]
+        folded = sorted(gone & notes | set(conversation.foldable_notes(omission_notes=True)))
+        dropped = gone - notes
+        gone.update(folded)
+        note = self._note(
+            self.omission_note,
+            [messages[index] for index in folded],
+            removed_messages=len(dropped),
+            kept_messages=len(messages) - len(gone),
+        )
+        task = conversation.task_index
+        place = task if task is not None and max(dropped, default=-1) > task else conversation.head_end - 1
+        before = [message for index, message in enumerate(messages[: place + 1]) if index not in gone]
+        after = [message for index, message in enumerate(messages[place + 1 :], place + 1) if index not in gone]
+        return [*before, note, *after]
+
+    def _note(
+        self, template: str, folded: list[ChatMessage], *, removed_messages: int, kept_messages: int
+    ) -> ChatMessage:
+        return omission_note(
+            template,
+            strategy=self.strategy,
+            removed_messages=removed_messages,
+            kept_messages=kept_messages,
+            folded=folded,
+        )

@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Writing and recognising the messages that compaction leaves behind, and the pins that it must respect."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from haystack.dataclasses import ChatMessage, ChatRole
+
+# The key and its first three fields are Haystack's own, so each side recognises the other's notes.
+COMPACTION_META_KEY = "context_compaction"
+
+# Beside the compaction key and not below it: Haystack takes that key's mere presence as "written by compaction".
+PINNED_META_KEY = "pinned"
+
+# Set for the length of one pass on the message that a run was started with, see `CompactionHook`.
+CURRENT_TASK_META_KEY = "current_task"
+
+_NUM_REMOVED = "{num_removed}"
+
+# How much of the summaries that no longer fit lives on in an omission note.
+_CARRIED_CHARACTERS = 400
+
+
+def pin(message: ChatMessage) -> ChatMessage:
+    """
+    Mark a message as one that no compactor may remove or rewrite.
+
+    The mark is `meta["pinned"] = True`, so it survives `to_dict`/`from_dict` and pipeline serialization.
+
+    ### Usage example
+
+    ```python
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction import pin
+
+    rule = pin(ChatMessage.from_user("Never deploy on a Friday."))
+    assert rule.meta["pinned"] is True
+    ```
+
+    :param message: The message to mark. It is left as it is.
+    :returns: A copy of the message with the mark.
+    """
+    return replace(message, _meta={**message.meta, PINNED_META_KEY: True})
+
+
+def is_pinned(message: ChatMessage) -> bool:
+    """Whether the message carries the mark that `pin` sets."""
+    return message.meta.get(PINNED_META_KEY) is True
+
+
+def is_note(message: ChatMessage) -> bool:
+    """
+    Whether compaction itself wrote the message: an omission note, a summary or a digest, of ours or of Haystack's.
+
+    A pruned tool result carries the same meta key but still is the result of its call, hence the look at the role.
+    """
+    return COMPACTION_META_KEY in message.meta and message.role in (ChatRole.USER, ChatRole.SYSTEM)
+
+
+def is_omission_note(message: ChatMessage) -> bool:
+    """Whether the message is a note that only says how much was removed, and so may be folded into a newer one."""
+    if not is_note(message):
+        return False
+    marker = message.meta[COMPACTION_META_KEY]
+    return isinstance(marker, Mapping) and (
+        marker.get("kind") == "omission" or ("kind" not in marker and marker.get("strategy") == "sliding_window")
+    )
+
+
+def omission_note(
+    template: str, *, strategy: str, removed_messages: int, kept_messages: int, folded: Sequence[ChatMessage] = ()
+) -> ChatMessage:
+    """
+    Write the note that stands where messages were removed.
+
+    It comes from the user, since not every provider takes a system message inside a conversation.
+
+    :param template: The text; `{num_removed}` is replaced, any other brace is left alone.
+    :param strategy: The name of the strategy that removed the messages.
+    :param removed_messages: How many messages this pass removed, without the folded notes.
+    :param kept_messages: How many messages the compacted conversation has, without the note.
+    :param folded: Earlier notes that give way to this one. What they stand for is added to the number, and the
+        beginning of a summary among them lives on in the text.
+    :returns: The note, marked in its `meta`.
+    """
+    markers = [note.meta[COMPACTION_META_KEY] for note in folded]
+    total = removed_messages + sum(map(_removed_messages, markers))
+    carried = "\n".join(filter(None, map(_carried_text, folded)))[:_CARRIED_CHARACTERS]
+    # `replace` and not `format`: a user's template may hold braces of its own, such as a piece of JSON.
+    text = template.replace(_NUM_REMOVED, str(total))
+    marker = {"strategy": strategy, "removed_messages": total, "kept_messages": kept_messages, "kind": "omission"}
+    if carried:
+        text = f"{text}\n\n{carried}"
+        marker["carried"] = carried
+    return ChatMessage.from_user(text, meta={COMPACTION_META_KEY: marker})
+
+
+def _removed_messages(marker: Any) -> int:
+    removed = marker.get("removed_messages") if isinstance(marker, Mapping) else None
+    return removed if isinstance(removed, int) else 0
+
+
+def _carried_text(note: ChatMessage) -> str:
+    """What of a folded note lives on: the text of a summary, or what an omission note carries already."""
+    if not is_omission_note(note):
+        return note.text or ""
+    marker = note.meta[COMPACTION_META_KEY]
+    return str(marker.get("carried", "")) if isinstance(marker, Mapping) else ""

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a compactor can learn about the pass it runs in, and what it tells the pass about itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class PassContext:
+    """
+    Travels beside the call of `compact`, whose signature belongs to Haystack.
+
+    :param context_window: The model's context window in tokens, where the caller knows it.
+    :param stages: What each stage of a composed strategy did, as plain values.
+    :param llm_calls: How often a model was called.
+    :param llm_usage: The usage that these calls reported, summed up by key.
+    """
+
+    context_window: int | None = None
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    llm_calls: int = 0
+    llm_usage: dict[str, int] = field(default_factory=dict)
+
+    def record_llm_call(self, usage: dict[str, Any] | None) -> None:
+        """
+        Count one call of a model.
+
+        :param usage: The `usage` that the reply's `meta` holds, if any. Only whole numbers are added up.
+        """
+        self.llm_calls += 1
+        for key, value in (usage or {}).items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                self.llm_usage[key] = self.llm_usage.get(key, 0) + value
+
+
+_current: ContextVar[PassContext | None] = ContextVar("haystack_compaction_pass", default=None)
+
+
+def current_pass() -> PassContext:
+    """
+    Return the context of the pass that is running.
+
+    :returns: The context; an unused one when a compactor was called directly.
+    """
+    return _current.get() or PassContext()
+
+
+@contextmanager
+def entered(context: PassContext) -> Iterator[None]:
+    """
+    Make a context the current one, for this thread or task and what it starts.
+
+    :param context: The context.
+    """
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""What one pass did, in numbers."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """
+    What one compaction did. Holds numbers and names, never a message's content, so it is safe to log.
+
+    ### Usage example
+
+    ```python
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction import SlidingWindowCompactor
+
+    result = SlidingWindowCompactor().run(messages=[ChatMessage.from_user("Hello")])
+    assert not result["report"].compacted
+    print(result["report"].reason)
+    ```
+
+    :param strategy: The name of the strategy that ran.
+    :param compacted: Whether the conversation was replaced by a smaller one.
+    :param tokens_before: The size before, in tokens, of all that is sent: messages and tool schemas.
+    :param tokens_after: The size after, in the same tokens; equal to `tokens_before` when nothing changed.
+    :param target_tokens: The size that was aimed for, in the same tokens.
+    :param messages_before: The number of messages before.
+    :param messages_after: The number of messages after.
+    :param removed_messages: How many messages this pass removed.
+    :param rewritten_messages: How many messages this pass replaced by a shorter version of themselves.
+    :param reached_target: Whether `tokens_after` is at most `target_tokens`.
+    :param stages: What each stage of a composed strategy did, in order.
+    :param llm_calls: How often a model was called.
+    :param llm_usage: The usage that these calls reported, summed up by key.
+    :param duration_seconds: How long the pass took.
+    :param reason: Why nothing was compacted, or why the target was missed; None when all went well.
+    """
+
+    strategy: str
+    compacted: bool
+    tokens_before: int
+    tokens_after: int
+    target_tokens: int
+    messages_before: int
+    messages_after: int
+    removed_messages: int = 0
+    rewritten_messages: int = 0
+    reached_target: bool = True
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    llm_calls: int = 0
+    llm_usage: dict[str, int] = field(default_factory=dict)
+    duration_seconds: float = 0.0
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Serialize the report.
+
+        :returns: A dictionary of plain values.
+        """
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "CompactionReport":
+        """
+        Deserialize the report.
+
+        :param data: What `to_dict` returned.
+        :returns: The report.
+        """
+        return cls(**data)
