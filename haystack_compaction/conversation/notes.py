@@ -4,6 +4,7 @@
 
 """Writing and recognising the messages that compaction leaves behind, and the pins that it must respect."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,14 +66,23 @@ def is_omission_note(message: ChatMessage) -> bool:
     """Whether the message is a note that only says how much was removed, and so may be folded into a newer one."""
     if not is_note(message):
         return False
-    marker = message.meta[COMPACTION_META_KEY]
-    return isinstance(marker, Mapping) and (
-        marker.get("kind") == "omission" or ("kind" not in marker and marker.get("strategy") == "sliding_window")
-    )
+    marker = _marker(message)
+    return marker.get("kind") == "omission" or ("kind" not in marker and marker.get("strategy") == "sliding_window")
+
+
+def is_summary(message: ChatMessage) -> bool:
+    """Whether the message is a note that carries content, a summary or a digest, and so must not be lost."""
+    return is_note(message) and not is_omission_note(message)
 
 
 def omission_note(
-    template: str, *, strategy: str, removed_messages: int, kept_messages: int, folded: Sequence[ChatMessage] = ()
+    template: str,
+    *,
+    strategy: str,
+    removed_messages: int,
+    kept_messages: int,
+    removed_calls: Mapping[str, int] | None = None,
+    folded: Sequence[ChatMessage] = (),
 ) -> ChatMessage:
     """
     Write the note that stands where messages were removed.
@@ -83,30 +93,34 @@ def omission_note(
     :param strategy: The name of the strategy that removed the messages.
     :param removed_messages: How many messages this pass removed, without the folded notes.
     :param kept_messages: How many messages the compacted conversation has, without the note.
-    :param folded: Earlier notes that give way to this one. What they stand for is added to the number, and the
+    :param removed_calls: How many calls of each tool are to be named as removed, by the name of the tool.
+    :param folded: Earlier notes that give way to this one. What they stand for is added to the numbers, and the
         beginning of a summary among them lives on in the text.
     :returns: The note, marked in its `meta`.
     """
-    markers = [note.meta[COMPACTION_META_KEY] for note in folded]
-    total = removed_messages + sum(map(_removed_messages, markers))
+    markers = [_marker(note) for note in folded]
+    total = removed_messages + sum(int(marker.get("removed_messages", 0)) for marker in markers)
+    calls = Counter(removed_calls or {})
+    for marker in markers:
+        calls.update(marker.get("removed_calls", {}))
     carried = "\n".join(filter(None, map(_carried_text, folded)))[:_CARRIED_CHARACTERS]
+    call_line = "Tool calls among them: " + ", ".join(f"{tool} x{number}" for tool, number in calls.items()) + "."
     # `replace` and not `format`: a user's template may hold braces of its own, such as a piece of JSON.
-    text = template.replace(_NUM_REMOVED, str(total))
+    text = "\n".join(filter(None, [template.replace(_NUM_REMOVED, str(total)), call_line if calls else "", carried]))
     marker = {"strategy": strategy, "removed_messages": total, "kept_messages": kept_messages, "kind": "omission"}
+    if calls:
+        marker["removed_calls"] = dict(calls)
     if carried:
-        text = f"{text}\n\n{carried}"
         marker["carried"] = carried
     return ChatMessage.from_user(text, meta={COMPACTION_META_KEY: marker})
 
 
-def _removed_messages(marker: Any) -> int:
-    removed = marker.get("removed_messages") if isinstance(marker, Mapping) else None
-    return removed if isinstance(removed, int) else 0
+def _marker(note: ChatMessage) -> Mapping[str, Any]:
+    """What a note says about itself. Third parties write what they like there."""
+    marker = note.meta[COMPACTION_META_KEY]
+    return marker if isinstance(marker, Mapping) else {}
 
 
 def _carried_text(note: ChatMessage) -> str:
     """What of a folded note lives on: the text of a summary, or what an omission note carries already."""
-    if not is_omission_note(note):
-        return note.text or ""
-    marker = note.meta[COMPACTION_META_KEY]
-    return str(marker.get("carried", "")) if isinstance(marker, Mapping) else ""
+    return str(_marker(note).get("carried", "")) if is_omission_note(note) else note.text or ""
