@@ -10,16 +10,12 @@ from haystack import component
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
-from haystack_compaction.conversation.notes import omission_note
+from haystack_compaction.compactors.removal import DEFAULT_OMISSION_NOTE, Removal
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.tokens.ledger import TokenLedger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_DEFAULT_OMISSION_NOTE = (
-    "[{num_removed} earlier messages of this conversation were removed to save space. They are no longer available.]"
-)
 
 
 @component
@@ -62,7 +58,7 @@ class SlidingWindowCompactor(Compactor):
         self,
         *,
         min_keep_steps: int = 1,
-        omission_note: str | None = _DEFAULT_OMISSION_NOTE,
+        omission_note: str | None = DEFAULT_OMISSION_NOTE,
         **options: "Unpack[CompactorOptions]",
     ) -> None:
         Compactor.__init__(self, **options)
@@ -79,21 +75,22 @@ class SlidingWindowCompactor(Compactor):
         :param ledger: What knows the size of each message.
         :returns: The messages to go on with, or None when nothing may be removed.
         """
-        removals = self._removals(conversation)
-        if not removals:
+        units = self._units(conversation)
+        if not units:
             return None
+        removal = Removal(conversation, self.omission_note, self.strategy)
         messages = conversation.messages
-        removable = {index for unit in removals for index in unit}
+        removable = {index for unit in units for index in unit}
         fewest = ledger.fewest_removals(
-            [[messages[index] for index in unit] for unit in removals],
+            [[messages[index] for index in unit] for unit in units],
             staying=[message for index, message in enumerate(messages) if index not in removable],
-            size_added=self._size_added(conversation, removals, ledger),
+            size_added=removal.size_added(ledger, removed_messages=len(removable)),
             target_tokens=target_tokens,
-            without=lambda number: self._without(conversation, removals[:number]),
+            without=lambda number: removal.without({index for unit in units[:number] for index in unit}),
         )
-        return self._without(conversation, removals[:fewest])
+        return removal.without({index for unit in units[:fewest] for index in unit})
 
-    def _removals(self, conversation: Conversation) -> list[list[int]]:
+    def _units(self, conversation: Conversation) -> list[list[int]]:
         """What may go, in the order in which it goes. Summaries go last, and only into a note that carries them on."""
         head = [] if self.preserve_system_prompt else [conversation.head]
         summaries = [] if self.omission_note is None else conversation.foldable_notes(omission_notes=False)
@@ -103,43 +100,3 @@ class SlidingWindowCompactor(Compactor):
             *conversation.removable_steps(min_keep_steps=self.min_keep_steps),
             *([index] for index in summaries),
         ]
-
-    def _size_added(self, conversation: Conversation, removals: list[list[int]], ledger: TokenLedger) -> int:
-        """The size of the note, less that of the earlier ones that it takes the place of."""
-        if self.omission_note is None:
-            return 0
-        earlier = [conversation.messages[index] for index in conversation.foldable_notes(omission_notes=True)]
-        note = self._note(self.omission_note, earlier, removed_messages=sum(map(len, removals)), kept_messages=0)
-        return ledger.count([note]) - ledger.count(earlier)
-
-    def _without(self, conversation: Conversation, units: list[list[int]]) -> list[ChatMessage]:
-        """The conversation without the given units, and with the note that stands for them."""
-        messages, notes = conversation.messages, set(conversation.notes)
-        gone = {index for unit in units for index in unit}
-        if self.omission_note is None:
-            return [message for index, message in enumerate(messages) if index not in gone]
-        folded = sorted(gone & notes | set(conversation.foldable_notes(omission_notes=True)))
-        dropped = gone - notes
-        gone.update(folded)
-        note = self._note(
-            self.omission_note,
-            [messages[index] for index in folded],
-            removed_messages=len(dropped),
-            kept_messages=len(messages) - len(gone),
-        )
-        task = conversation.task_index
-        place = task if task is not None and max(dropped, default=-1) > task else conversation.head_end - 1
-        before = [message for index, message in enumerate(messages[: place + 1]) if index not in gone]
-        after = [message for index, message in enumerate(messages[place + 1 :], place + 1) if index not in gone]
-        return [*before, note, *after]
-
-    def _note(
-        self, template: str, folded: list[ChatMessage], *, removed_messages: int, kept_messages: int
-    ) -> ChatMessage:
-        return omission_note(
-            template,
-            strategy=self.strategy,
-            removed_messages=removed_messages,
-            kept_messages=kept_messages,
-            folded=folded,
-        )

@@ -99,10 +99,11 @@ def omission_note(
     :returns: The note, marked in its `meta`.
     """
     markers = [_marker(note) for note in folded]
-    total = removed_messages + sum(int(marker.get("removed_messages", 0)) for marker in markers)
+    total = removed_messages + sum(_number(marker.get("removed_messages")) for marker in markers)
     calls = Counter(removed_calls or {})
-    for marker in markers:
-        calls.update(marker.get("removed_calls", {}))
+    for earlier in (marker.get("removed_calls") for marker in markers):
+        if isinstance(earlier, Mapping):
+            calls.update({tool: _number(number) for tool, number in earlier.items()})
     carried = "\n".join(filter(None, map(_carried_text, folded)))[:_CARRIED_CHARACTERS]
     call_line = "Tool calls among them: " + ", ".join(f"{tool} x{number}" for tool, number in calls.items()) + "."
     # `replace` and not `format`: a user's template may hold braces of its own, such as a piece of JSON.
@@ -124,3 +125,7 @@ def _marker(note: ChatMessage) -> Mapping[str, Any]:
 def _carried_text(note: ChatMessage) -> str:
     """What of a folded note lives on: the text of a summary, or what an omission note carries already."""
     return str(_marker(note).get("carried", "")) if is_omission_note(note) else note.text or ""
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -15,6 +15,7 @@ from haystack_compaction.conversation.notes import (
     PINNED_META_KEY,
     is_note,
     is_omission_note,
+    is_pinned,
 )
 
 
@@ -66,7 +67,7 @@ class Conversation:
         self.messages = messages
         self.head_end = _head_end(messages)
         self.notes = []
-        self.protected = set()
+        self.protected = {index for index in range(self.head_end) if is_pinned(messages[index])}
         pinned: list[int] = []
         turn_starts: list[int] = []
         marked_task: int | None = None

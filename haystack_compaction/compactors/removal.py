@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Taking messages out of a conversation and leaving one note where they stood."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from haystack.dataclasses import ChatMessage, ChatRole
+
+from haystack_compaction.conversation.notes import omission_note
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.tokens.ledger import TokenLedger
+
+DEFAULT_OMISSION_NOTE = (
+    "[Earlier messages of this conversation were removed to save space, {num_removed} so far. Their content is no "
+    "longer available.]"
+)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """
+    What strategies that remove messages have in common: the note, its place, and the earlier notes that it folds in.
+
+    :param conversation: The conversation, valid and taken apart.
+    :param template: The text of the note, with `{num_removed}` for the number of removed messages; None for no note.
+    :param strategy: The name of the strategy, for the note's `meta`.
+    """
+
+    conversation: Conversation
+    template: str | None
+    strategy: str
+
+    def without(
+        self,
+        gone: Set[int],
+        *,
+        rewritten: Mapping[int, ChatMessage] | None = None,
+        removed_calls: Mapping[str, int] | None = None,
+    ) -> list[ChatMessage]:
+        """
+        Return the conversation without some of its messages.
+
+        :param gone: The indexes of the messages to remove. Notes among them live on inside the new note.
+        :param rewritten: Messages that take the place of others, by index.
+        :param removed_calls: How many calls of each tool the note is to name as removed.
+        :returns: The messages to go on with.
+        """
+        conversation, rewritten = self.conversation, rewritten or {}
+        folded = {index for index in conversation.notes if index in gone}
+        if self.template is not None:
+            folded.update(conversation.foldable_notes(omission_notes=True))
+        kept = [
+            (index, rewritten.get(index, message))
+            for index, message in enumerate(conversation.messages)
+            if index not in gone and index not in folded
+        ]
+        if self.template is None:
+            return [message for _, message in kept]
+        dropped = gone - folded
+        note = omission_note(
+            self.template,
+            strategy=self.strategy,
+            removed_messages=len(dropped),
+            kept_messages=len(kept),
+            removed_calls=removed_calls,
+            folded=[conversation.messages[index] for index in sorted(folded)],
+        )
+        place = self._place(max([*dropped, *rewritten], default=-1), kept)
+        before = [message for index, message in kept if index <= place]
+        return [*before, note, *(message for index, message in kept if index > place)]
+
+    def size_added(
+        self, ledger: TokenLedger, *, removed_messages: int, removed_calls: Mapping[str, int] | None = None
+    ) -> int:
+        """
+        Return the size of the note, less that of the earlier ones that it takes the place of.
+
+        :param ledger: What measures.
+        :param removed_messages: How many messages may be removed at most.
+        :param removed_calls: How many calls of each tool may be removed at most.
+        :returns: The tokens that removing anything at all adds; can be negative.
+        """
+        if self.template is None:
+            return 0
+        earlier = [self.conversation.messages[index] for index in self.conversation.foldable_notes(omission_notes=True)]
+        note = omission_note(
+            self.template,
+            strategy=self.strategy,
+            removed_messages=removed_messages,
+            kept_messages=len(self.conversation.messages),
+            removed_calls=removed_calls,
+            folded=earlier,
+        )
+        return ledger.count([note]) - ledger.count(earlier)
+
+    def _place(self, last_change: int, kept: list[tuple[int, ChatMessage]]) -> int:
+        """The index after which the note stands: the task's user message if its steps went, else the end of the head."""
+        end_of_head, task = self.conversation.head_end - 1, self.conversation.task_index
+        if task is None or last_change < task:
+            return end_of_head
+        first = next((message for index, message in kept if index > end_of_head), None)
+        # A note in the user's name is what keeps a leftover of the history from coming first.
+        return task if first is None or first.role is ChatRole.USER else end_of_head
