@@ -4,7 +4,7 @@
 
 """Taking messages out of a conversation and leaving one note where they stood."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from haystack.dataclasses import ChatMessage, ChatRole
@@ -32,6 +32,26 @@ class Removal:
     conversation: Conversation
     template: str | None
     strategy: str
+
+    def to_fit(self, units: Sequence[Sequence[int]], target_tokens: int, ledger: TokenLedger) -> list[ChatMessage]:
+        """
+        Return the conversation without as few of its units as it takes to come under the target.
+
+        :param units: What may be removed, as message indexes, in the order in which it goes.
+        :param target_tokens: The size to come under, in the ledger's tokens.
+        :param ledger: What measures.
+        :returns: The messages to go on with; without all units when even that is not enough.
+        """
+        messages = self.conversation.messages
+        removable = {index for unit in units for index in unit}
+        fewest = ledger.fewest_removals(
+            [[messages[index] for index in unit] for unit in units],
+            staying=[message for index, message in enumerate(messages) if index not in removable],
+            size_added=self.size_added(ledger, removed_messages=len(removable)),
+            target_tokens=target_tokens,
+            without=lambda number: self.without({index for unit in units[:number] for index in unit}),
+        )
+        return self.without({index for unit in units[:fewest] for index in unit})
 
     def without(
         self,
@@ -97,7 +117,7 @@ class Removal:
         return ledger.count([note]) - ledger.count(earlier)
 
     def _place(self, last_change: int, kept: list[tuple[int, ChatMessage]]) -> int:
-        """The index after which the note stands: the task's user message if its steps went, else the end of the head."""
+        """The index after which the note stands: that of the task when its steps went, else the end of the head."""
         end_of_head, task = self.conversation.head_end - 1, self.conversation.task_index
         if task is None or last_change < task:
             return end_of_head

@@ -78,17 +78,7 @@ class SlidingWindowCompactor(Compactor):
         units = self._units(conversation)
         if not units:
             return None
-        removal = Removal(conversation, self.omission_note, self.strategy)
-        messages = conversation.messages
-        removable = {index for unit in units for index in unit}
-        fewest = ledger.fewest_removals(
-            [[messages[index] for index in unit] for unit in units],
-            staying=[message for index, message in enumerate(messages) if index not in removable],
-            size_added=removal.size_added(ledger, removed_messages=len(removable)),
-            target_tokens=target_tokens,
-            without=lambda number: removal.without({index for unit in units[:number] for index in unit}),
-        )
-        return removal.without({index for unit in units[:fewest] for index in unit})
+        return Removal(conversation, self.omission_note, self.strategy).to_fit(units, target_tokens, ledger)
 
     def _units(self, conversation: Conversation) -> list[list[int]]:
         """What may go, in the order in which it goes. Summaries go last, and only into a note that carries them on."""

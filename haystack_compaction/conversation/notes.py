@@ -4,10 +4,11 @@
 
 """Writing and recognising the messages that compaction leaves behind, and the pins that it must respect."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from haystack.dataclasses import ChatMessage, ChatRole
 
@@ -20,10 +21,23 @@ PINNED_META_KEY = "pinned"
 # Set for the length of one pass on the message that a run was started with, see `CompactionHook`.
 CURRENT_TASK_META_KEY = "current_task"
 
+# What Haystack's summarizer counts instead of `removed_messages`.
+_HAYSTACK_SUMMARIZED = "summarized_messages"
+
 _NUM_REMOVED = "{num_removed}"
 
 # How much of the summaries that no longer fit lives on in an omission note.
 _CARRIED_CHARACTERS = 400
+
+SummaryScope = Literal["history", "task"]
+
+# The tags that Haystack's own summaries stand in.
+_SUMMARY_OPENING, _SUMMARY_CLOSING = "<conversation_summary>", "</conversation_summary>"
+_SUMMARY_OF: dict[SummaryScope, str] = {
+    "history": "Summary of the conversation up to here",
+    "task": "Summary of the work on this task up to here",
+}
+_SUMMARY_TITLE = re.compile(r"\[Summary of [a-z ]+, in place of \d+ messages\. [^\n]*\]\n")
 
 
 def pin(message: ChatMessage) -> ChatMessage:
@@ -99,15 +113,11 @@ def omission_note(
     :returns: The note, marked in its `meta`.
     """
     markers = [_marker(note) for note in folded]
-    total = removed_messages + sum(_number(marker.get("removed_messages")) for marker in markers)
-    calls = Counter(removed_calls or {})
-    for earlier in (marker.get("removed_calls") for marker in markers):
-        if isinstance(earlier, Mapping):
-            calls.update({tool: _number(number) for tool, number in earlier.items()})
+    total = removed_messages + sum(map(_removed_messages, markers))
+    calls = Counter(removed_calls or {}) + _removed_calls(markers)
     carried = "\n".join(filter(None, map(_carried_text, folded)))[:_CARRIED_CHARACTERS]
-    call_line = "Tool calls among them: " + ", ".join(f"{tool} x{number}" for tool, number in calls.items()) + "."
     # `replace` and not `format`: a user's template may hold braces of its own, such as a piece of JSON.
-    text = "\n".join(filter(None, [template.replace(_NUM_REMOVED, str(total)), call_line if calls else "", carried]))
+    text = "\n".join(filter(None, [template.replace(_NUM_REMOVED, str(total)), _call_line(calls), carried]))
     marker = {"strategy": strategy, "removed_messages": total, "kept_messages": kept_messages, "kind": "omission"}
     if calls:
         marker["removed_calls"] = dict(calls)
@@ -124,8 +134,81 @@ def _marker(note: ChatMessage) -> Mapping[str, Any]:
 
 def _carried_text(note: ChatMessage) -> str:
     """What of a folded note lives on: the text of a summary, or what an omission note carries already."""
-    return str(_marker(note).get("carried", "")) if is_omission_note(note) else note.text or ""
+    return str(_marker(note).get("carried", "")) if is_omission_note(note) else told_by(note)
+
+
+def _removed_messages(marker: Mapping[str, Any]) -> int:
+    return _number(marker.get("removed_messages", marker.get(_HAYSTACK_SUMMARIZED)))
+
+
+def _removed_calls(markers: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    calls: Counter[str] = Counter()
+    for earlier in (marker.get("removed_calls") for marker in markers):
+        if isinstance(earlier, Mapping):
+            calls.update({tool: _number(number) for tool, number in earlier.items()})
+    return calls
+
+
+def _call_line(calls: Mapping[str, int]) -> str:
+    names = ", ".join(f"{tool} x{number}" for tool, number in calls.items())
+    return f"Tool calls among them: {names}." if calls else ""
 
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0
+
+
+def summary_note(
+    text: str,
+    *,
+    strategy: str,
+    removed_messages: int,
+    kept_messages: int,
+    scope: SummaryScope,
+    folded: Sequence[ChatMessage] = (),
+) -> ChatMessage:
+    """
+    Write the note that tells what the messages said that it takes the place of.
+
+    It comes from the user like an omission note, and stands in the tags that Haystack's own summaries stand in.
+
+    :param text: The summary.
+    :param strategy: The name of the strategy as it is to stand in the marker.
+    :param removed_messages: How many messages this pass removed, without the folded notes.
+    :param kept_messages: How many messages the compacted conversation has, without the notes of this pass.
+    :param scope: "history" for what came before the current task, "task" for the steps of the current task.
+    :param folded: Earlier notes that give way to this one. What they counted is added to the numbers; what they tell is
+        left to whoever writes the text, see `told_by`.
+    :returns: The note, marked in its `meta`.
+    """
+    markers = [_marker(note) for note in folded]
+    total = removed_messages + sum(map(_removed_messages, markers))
+    marker = {
+        "strategy": strategy,
+        "removed_messages": total,
+        "kept_messages": kept_messages,
+        "kind": "summary",
+        "scope": scope,
+    }
+    if calls := _removed_calls(markers):
+        marker["removed_calls"] = dict(calls)
+    title = f"[{_SUMMARY_OF[scope]}, in place of {total} messages. It is a record and no new request.]"
+    return ChatMessage.from_user(
+        f"{_SUMMARY_OPENING}\n{title}\n{_without_tags(text)}\n{_SUMMARY_CLOSING}", meta={COMPACTION_META_KEY: marker}
+    )
+
+
+def told_by(note: ChatMessage) -> str:
+    """
+    Return what a note tells beyond its numbers, without the frame around it.
+
+    :param note: A note of ours, of Haystack's or of anybody's.
+    :returns: The text of a summary; of an omission note the calls it names and what it carries of a summary.
+    """
+    if is_omission_note(note):
+        return "\n".join(filter(None, [_call_line(_removed_calls([_marker(note)])), _carried_text(note)]))
+    return _SUMMARY_TITLE.sub("", _without_tags(note.text or ""), count=1).strip()
+
+
+def _without_tags(text: str) -> str:
+    return text.replace(_SUMMARY_OPENING, "").replace(_SUMMARY_CLOSING, "").strip()

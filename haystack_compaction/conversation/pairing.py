@@ -85,6 +85,21 @@ def pairs_are_intact(messages: Sequence[ChatMessage], *, keep_pending: bool = Tr
     return not open_ids or (keep_pending and messages[-1].role is assistant)
 
 
+def answered_calls(message: ChatMessage, results: Sequence[ChatMessage]) -> list[int]:
+    """
+    Say which call each result answers.
+
+    :param message: An assistant message with calls.
+    :param results: The messages that answer them, in intact pairs.
+    :returns: For each result the position of its call among the message's calls.
+    """
+    batch = _Batch(message.tool_calls)
+    for answer in results:
+        for result in answer.tool_call_results:
+            batch.take(result, answer, by_position=True)
+    return list(batch.results)
+
+
 @dataclass
 class _Batch:
     """The calls of one assistant message and, by position of the call, the messages that answer them."""

@@ -7,6 +7,7 @@
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from haystack import logging
@@ -176,6 +177,30 @@ class TokenLedger(TokenCounter):
         if not self.whole_only:
             return number
         return _smallest_fitting(number, len(units), lambda guess: self.measure(without(guess)) <= target_tokens)
+
+    def fewest_edits(
+        self,
+        savings: Sequence[int],
+        *,
+        size_before: int,
+        target_tokens: int,
+        edited: Callable[[int], Sequence[ChatMessage]],
+    ) -> int:
+        """
+        Return how many edits must be made, in the order given, for the conversation to fit the target.
+
+        What the edits save may be a guess: it says where to look first, and the conversations on both sides of the
+        answer are measured.
+
+        :param savings: The tokens that each edit is expected to save, in the order in which they are made.
+        :param size_before: The size that the savings come off.
+        :param target_tokens: The size to come under.
+        :param edited: Returns the conversation with the first so many edits made.
+        :returns: The smallest sufficient number, at least 1, or the number of all edits when even that is not enough.
+        """
+        sizes = accumulate(savings, lambda size, saving: size - saving, initial=size_before)
+        guess = next((number for number, size in enumerate(sizes) if number and size <= target_tokens), len(savings))
+        return _smallest_fitting(guess, len(savings), lambda number: self.measure(edited(number)) <= target_tokens)
 
     def warm_up(self) -> None:
         """Warm up the counter, which may open a client or load a vocabulary."""

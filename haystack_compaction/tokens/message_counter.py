@@ -74,7 +74,7 @@ class MessageTokenCounter(ABC):
         """
         total = sum(map(self._count_message, messages))
         for tool in flatten_tools_or_toolsets(tools) if tools else []:
-            total += _TOOL_FRAME + self.count_text(_json(tool.tool_spec))
+            total += _TOOL_FRAME + self.count_text(as_json(tool.tool_spec))
         return total
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class MessageTokenCounter(ABC):
                 return self.count_text(part.result)
             return sum(map(self._count_part, part.result))
         if isinstance(part, ToolCall):
-            return _CALL_FRAME + self.count_text(part.tool_name) + self.count_text(_json(part.arguments))
+            return _CALL_FRAME + self.count_text(part.tool_name) + self.count_text(as_json(part.arguments))
         if isinstance(part, ReasoningContent):
             return self.count_text(part.reasoning_text)
         if isinstance(part, ImageContent):
@@ -131,7 +131,13 @@ class MessageTokenCounter(ABC):
             return self.tokens_per_file
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """
+    Write the arguments of a call, or the schema of a tool, the way it is counted.
+
+    :param value: Any value, even one that JSON has no form for.
+    :returns: Its text.
+    """
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):

@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""The command line: one command a file, put together in `app.py`."""
+
+import sys
+
+_MISSING_EXTRA = 'The command line needs its extra: pip install "haystack-compaction[cli]"'
+
+
+def main() -> None:
+    """Run the command line, or say what to install where typer and rich are missing."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal may not be able to show everything that a conversation holds.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        from haystack_compaction.cli.app import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+            raise
+        sys.stderr.write(_MISSING_EXTRA + "\n")
+        sys.exit(2)
+    app()

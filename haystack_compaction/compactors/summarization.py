@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Replaces the older part of a conversation by a summary of it, written by a model or without one."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from haystack import component, logging
+from haystack.components.generators.chat.types import ChatGenerator
+from haystack.dataclasses import ChatMessage
+
+from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.compactors.model_calls import ModelCaller, Prompt, Reply, Rewriting
+from haystack_compaction.compactors.summary_prompt import DEFAULT_SUMMARY_INSTRUCTION
+from haystack_compaction.compactors.summary_writer import SMALLEST_RECORD, SummaryWriter
+from haystack_compaction.conversation.notes import SummaryScope, is_summary, summary_note, told_by
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.pass_context import current_pass
+from haystack_compaction.salience.digest import write_digest
+from haystack_compaction.tokens.estimate import EstimateTokenCounter
+from haystack_compaction.tokens.ledger import TokenLedger
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+logger = logging.getLogger(__name__)
+
+# Haystack's own word, by which its summarizer recognises a summary.
+_MARKER = "summarization"
+
+# Small enough for any model in use, and large enough for most conversations that are about to be compacted.
+_DEFAULT_CONTEXT_WINDOW = 32_000
+
+# New material smaller than this many tokens is left alone: a summary of it would be about as long.
+_SMALLEST_OLD_PART = 400
+
+
+@component
+class SummarizationCompactor(Compactor):
+    """
+    Replaces the older part of the conversation by a summary of it, and keeps the newer part as it is.
+
+    What stays whatever the target: the system messages at the start, the current task's user message, its newest steps,
+    pinned messages. Before the task, the oldest turns are summarized, as few as needed; only when the task alone is too
+    big its oldest steps are, into a second summary. A later pass revises these two and never adds a third.
+
+    The summary is written by the chat generator: in one call where the old part fits its window, else in parts that are
+    merged. It is checked before it replaces anything: one that is empty, cut off, refused, says nothing or is no smaller
+    is asked for once more. Where the model fails, and where there is none, a digest takes its place: requests, rules,
+    decisions, calls with their outcomes and exact identifiers, picked out of the messages without a model.
+
+    ### Usage example
+
+    ```python
+    from haystack.components.agents import Agent
+    from haystack.components.generators.chat import OpenAIChatGenerator
+    from haystack_compaction import CompactionHook, SummarizationCompactor
+
+    compactor = SummarizationCompactor(OpenAIChatGenerator(model="gpt-5.4-nano"))
+    agent = Agent(
+        chat_generator=OpenAIChatGenerator(model="gpt-5.4"),
+        hooks={"before_llm": [CompactionHook(compactor, context_window=400_000)]},
+    )
+    ```
+
+    :param chat_generator: The chat generator that writes the summaries; None for the digest.
+    :param min_keep_steps: How many of the current task's newest completed steps stay even when they exceed the target,
+        at least 0. A step is an assistant message with the results of its calls.
+    :param approximate_summary_tokens: How long a summary may become, in tokens, at least 1. What is summarized is chosen
+        so that the target is met with a summary of this length; the model is told, the digest keeps to it.
+    :param summarizer_context_window: The size in tokens, reply included, that no prompt for the chat generator may
+        exceed. None for the window of the hook that the compactor runs in, where there is one, and 32,000 elsewhere.
+    :param summary_instruction: How to summarize, sent as the system message. The transcript and the explanation of its
+        form come in a message after it.
+    :param raise_on_failure: Whether a model that fails or gives no usable summary raises a `RuntimeError` out of
+        `compact`. By default that is logged, and the digest takes the summary's place.
+    :param timeout: How many seconds a batch of calls may take, greater than 0.
+    :param options: The options that every compactor takes, see `Compactor`.
+    :raises ValueError: If an option is out of its range, or if instruction and summary leave no room in
+        `summarizer_context_window`.
+    """
+
+    strategy = "summarize_older"
+
+    def __init__(
+        self,
+        chat_generator: ChatGenerator | None = None,
+        *,
+        min_keep_steps: int = 1,
+        approximate_summary_tokens: int = 1024,
+        summarizer_context_window: int | None = None,
+        summary_instruction: str = DEFAULT_SUMMARY_INSTRUCTION,
+        raise_on_failure: bool = False,
+        timeout: float = 60.0,
+        **options: "Unpack[CompactorOptions]",
+    ) -> None:
+        Compactor.__init__(self, **options)
+        require_at_least(0, min_keep_steps=min_keep_steps)
+        require_at_least(1, approximate_summary_tokens=approximate_summary_tokens)
+        if timeout <= 0:
+            raise ValueError(f"`timeout` must be greater than 0 seconds, got {timeout}.")
+        self.chat_generator = chat_generator
+        self.min_keep_steps = min_keep_steps
+        self.approximate_summary_tokens = approximate_summary_tokens
+        self.summarizer_context_window = summarizer_context_window
+        self.summary_instruction = summary_instruction
+        self.raise_on_failure = raise_on_failure
+        self.timeout = timeout
+        if chat_generator is not None:
+            self._model = ModelCaller(chat_generator, timeout=timeout)
+        room = self._writer(TokenLedger(), approximate_summary_tokens).room
+        if summarizer_context_window is not None and room < SMALLEST_RECORD:
+            raise ValueError(
+                f"`summarizer_context_window` must leave room for a transcript beside the instruction and the reply, got "
+                f"{summarizer_context_window}. With these settings it must be at least "
+                f"{summarizer_context_window - room + SMALLEST_RECORD}."
+            )
+
+    def rewrite(self, conversation: Conversation, target_tokens: int, ledger: TokenLedger) -> Rewriting:
+        """
+        Summarize as few of the oldest turns, then steps, as bring the conversation under the target.
+
+        :param conversation: The conversation, valid and taken apart.
+        :param target_tokens: The size to come under, in the ledger's tokens.
+        :param ledger: What knows the size of each message.
+        :returns: A generator, see `Rewriting`, that returns the messages to go on with, or None when nothing may be
+            summarized or a summary would be no smaller.
+        """
+        sizes = ledger.sizes(conversation.messages)
+        excess = sum(sizes) - target_tokens
+        regions = self._regions(conversation)
+        written: dict[_Region, _Summary] = {}
+        # What is too small for a summary of full length is only looked at when nothing else is left.
+        for tight in (False, True):
+            for region in regions:
+                old = None if region in written or excess <= 0 else self._old_part(region, sizes, excess, tight=tight)
+                if old is None:
+                    continue
+                summary = yield from self._summary(conversation, old, ledger)
+                written[region] = summary
+                excess -= old.size - summary.size
+        
+
+    def _regions(self, conversation: Conversation) -> list["_Region"]:
+        """The parts of the conversation that have one summary each, in the order in which they are summarized."""
+        notes = [index for index in conversation.notes if index not in conversation.protected]
+        head = [] if self.preserve_system_prompt else conversation.removable([conversation.head])
+        turns = [*head, *conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns)]
+        steps = conversation.removable_steps(min_keep_steps=self.min_keep_steps)
+        task = conversation.task_index
+        if task is None:
+            return [_Region("history", [*turns, *steps], notes, place=conversation.head_end)]
+        return [
+            _Region("history", turns, [index for index in notes if index < task], place=conversation.head_end),
+            _Region("task", steps, [index for index in notes if index > task], place=task + 1),
+        ]

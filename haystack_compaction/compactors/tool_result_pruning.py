@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Replaces older tool results by a line that says what was there, and shortens oversized arguments of older calls."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from haystack import component
+from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextContent, ToolCallResult
+
+from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.conversation.notes import COMPACTION_META_KEY
+from haystack_compaction.conversation.shortening import described, with_short_strings
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.conversation.tool_steps import (
+    ToolStep,
+    calls_need_reasoning,
+    has_replay_data,
+    loop_openers,
+    older_tool_steps,
+    tool_steps,
+    with_calls,
+)
+from haystack_compaction.tokens.ledger import TokenLedger
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_DEFAULT_PLACEHOLDER = (
+    "[Result of `{tool_name}` removed to save space: {num_tokens} tokens, beginning with \"{first_line}\". "
+    "The call has been made.]"
+)
+_FIELDS = re.compile(r"\{(tool_name|num_tokens|first_line)\}")
+_FIRST_LINE_CHARACTERS = 100
+# A string in the arguments of an older call is cut down to this many characters.
+_STRING_CHARACTERS = 200
+
+
+@component
+class ToolResultPruningCompactor(Compactor):
+    """
+    Replaces the content of older tool results by a placeholder, in place, so that the conversation keeps its shape.
+
+    Results go oldest first, until the target is reached. When they are not enough, long strings in the arguments of the
+    same older calls are cut, a file that was written, say; the arguments stay valid JSON with all their keys. Results
+    that were pruned before are left alone. Costs no call of a model.
+
+    ### Usage example
+
+    ```python
+    from haystack.dataclasses import ChatMessage, ToolCall
+    from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
+
+    messages = [ChatMessage.from_user("Which of the files mentions tides?")]
+    for number in range(10):
+        call = ToolCall(tool_name="read_file", arguments={"path": f"notes_{number}.txt"}, id=f"call_{number}")
+        messages.append(ChatMessage.from_assistant(tool_calls=[call]))
+        messages.append(ChatMessage.from_tool("Wind and weather. " * 100, origin=call))
+
+    result = ToolResultPruningCompactor().run(messages=messages, target_tokens=2000)
+    assert result["report"].tokens_after <= 2000
+    print(result["messages"][2].tool_call_result.result)
+    ```
+
+    :param min_keep_steps: How many of the newest tool-calling steps of the whole conversation stay as they are, at
+        least 1, so that the model sees the results it has not acted on yet.
+    :param min_tokens: Only messages that take more than this many tokens are rewritten, at least 0.
+    :param placeholder: The text left in place of a result. `{tool_name}`, `{num_tokens}` (the result's size) and
+        `{first_line}` (the beginning of its text) are replaced; any other brace is left alone.
+    :param skip_meta_keys: Results whose `meta` has any of these keys are left alone. The default covers results that
+        Haystack's `ToolResultOffloadHook` replaced by a reference the model needs.
+    :param keep_tools: The names of tools whose calls and results are left alone.
+    :param options: The options that every compactor takes, see `Compactor`.
+    :raises ValueError: If an option is out of its range.
+    """
+
+    strategy = "tool_result_pruning"
+
+    def __init__(
+        self,
+        *,
+        min_keep_steps: int = 1,
+        min_tokens: int = 200,
+        placeholder: str = _DEFAULT_PLACEHOLDER,
+        skip_meta_keys: Sequence[str] = ("tool_result_offloaded",),
+        keep_tools: Sequence[str] = (),
+        **options: "Unpack[CompactorOptions]",
+    ) -> None:
+        Compactor.__init__(self, **options)
+        require_at_least(1, min_keep_steps=min_keep_steps)
+        require_at_least(0, min_tokens=min_tokens)
+        self.min_keep_steps = min_keep_steps
+        self.min_tokens = min_tokens
+        self.placeholder = placeholder
+        self.skip_meta_keys = tuple(skip_meta_keys)
+        self.keep_tools = tuple(keep_tools)
+
+    def rewrite(self, conversation: Conversation, target_tokens: int, ledger: TokenLedger) -> list[ChatMessage] | None:
+        """
+        Rewrite the fewest messages that bring the conversation under the target: results first, each oldest first.
+
+        :param conversation: The conversation, valid and taken apart.
+        :param target_tokens: The size to come under, in the ledger's tokens.
+        :param ledger: What knows the size of each message.
+        :returns: The messages to go on with, or None when nothing may be rewritten.
+        """
+        messages = conversation.messages
+        sizes = ledger.sizes(messages)
+        edits = self._edits(conversation, sizes)
+        savings = {index: sizes[index] - size for index, size in zip(edits, ledger.sizes([*edits.values()]), strict=True)}
+        worthwhile = [index for index in edits if savings[index] > 0]
+        if not worthwhile:
+            return None
+
+        def edited(number: int) -> list[ChatMessage]:
+            compacted = list(messages)
+            for index in worthwhile[:number]:
+                compacted[index] = edits[index]
+            return compacted
+
+        fewest = ledger.fewest_edits(
+            [savings[index] for index in worthwhile],
+            size_before=sum(sizes),
+            target_tokens=target_tokens,
+            edited=edited,
+        )
+        return edited(fewest)
+
+    def _edits(self, conversation: Conversation, sizes: list[int]) -> dict[int, ChatMessage]:
+        """What may be rewritten, by index, in the order in which it is."""
+        messages = conversation.messages
+        steps = older_tool_steps(
+            conversation,
+            tool_steps(conversation),
+            min_keep_steps=self.min_keep_steps,
+            preserve_recent_turns=self.preserve_recent_turns,
+        )
+        openers = loop_openers(conversation)
+        results = [index for step in steps for index in step.results if self._may_be_pruned(messages[index])]
+        calls = [
+            step.index
+            for step in steps
+            if step.index not in openers and self._may_have_shorter_calls(messages[step.index], step)
+        ]
+        edits = {index: self._pruned(messages[index], sizes[index]) for index in results if self._is_large(sizes[index])}
+        for index in calls:
+            shorter = _with_shorter_calls(messages[index], sizes[index]) if self._is_large(sizes[index]) else None
+            if shorter is not None:
+                edits[index] = shorter
+        return edits
+
+    def _is_large(self, size: int) -> bool:
+        return size > self.min_tokens
+
+    def _may_be_pruned(self, message: ChatMessage) -> bool:
+        kept_keys = (COMPACTION_META_KEY, *self.skip_meta_keys)
+        return not any(key in message.meta for key in kept_keys) and not self._is_of_kept_tool(message)

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""Cutting any text, in any script, into sentences small enough to be kept or dropped one by one."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+# What of one text is looked at: its beginning and its end. A longer text is a dump whose middle nobody quotes.
+_HEAD_CHARACTERS = 24_000
+_TAIL_CHARACTERS = 8_000
+
+_MAX_SENTENCE = 280
+_MAX_JSON_DEPTH = 12
+
+_BOUNDARY = re.compile(
+    r"[\r\n\u2028\u2029]+"
+    r"|(?<=\w\w[.!?])\s+(?=\S)"
+    r"|(?<=[^\s.][.!?])\s+(?=[^\W\d_a-z])"
+    r"|(?<=[.!?][\"')\]”»])\s+"
+    r"|(?<=[。！？；｡])"
+)
+_PIECE = re.compile(rf".{{1,{_MAX_SENTENCE}}}(?:[\s,;:、，：]|$)|.{{1,{_MAX_SENTENCE}}}", re.DOTALL)
+
+
+def sentences(text: str) -> list[str]:
+    """
+    Cut a text into sentences of prose, lines of a listing, objects of a JSON document.
+
+    Knows the punctuation of Latin, Chinese and Japanese script. Very long texts are read at both ends only.
+
+    :param text: Any text.
+    :returns: The sentences in order, each on one line, none blank.
+    """
+    text = clipped(text, _HEAD_CHARACTERS, _TAIL_CHARACTERS)
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [piece for line in _json_lines(json.loads(text)) for piece in _pieces(line)]
+        except (ValueError, RecursionError):
+            pass
+    return [piece for sentence in _BOUNDARY.split(text) for piece in _pieces(sentence)]
+
+
+def clipped(text: str, head: int, tail: int) -> str:
+    """
+    Shorten a text to its two ends.
+
+    :param text: Any text.
+    :param head: How many characters of its beginning stay.
+    :param tail: How many characters of its end stay.
+    :returns: The text itself when it is no longer than both together.
+    """
+    if len(text) <= head + tail:
+        return text
+    return f"{text[:head]}\n{text[-tail:]}" if tail else text[:head]
+
+
+def _pieces(sentence: str) -> list[str]:
+    sentence = " ".join(sentence.split())
+    if len(sentence) <= _MAX_SENTENCE:
+        return [sentence] if sentence else []
+    return [piece.strip() for piece in _PIECE.findall(sentence) if piece.strip()]
+
+
+def _json_lines(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
+    """One line for the plain values of each object, so that an id stays with what it is the id of."""
+    if depth > _MAX_JSON_DEPTH:
+        yield f"{path}: {value}"
+    elif isinstance(value, dict):
+        plain = [f"{key}: {_plain(item)}" for key, item in value.items() if not isinstance(item, dict | list)]
+        if plain:
+            yield (f"{path}: " if path else "") + ", ".join(plain)
+        for key, item in value.items():
+            if isinstance(item, dict | list):
+                yield from _json_lines(item, f"{path}.{key}" if path else str(key), depth + 1)
+    elif isinstance(value, list):
+        plain = [_plain(item) for item in value if not isinstance(item, dict | list)]
+        if plain:
+            yield (f"{path}: " if path else "") + ", ".join(plain)
+        for item in value:
+            if isinstance(item, dict | list):
+                yield from _json_lines(item, path, depth + 1)
+    else:
+        yield from (_plain(value).splitlines() or [""]) if not path else [f"{path}: {_plain(value)}"]
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
