@@ -4,6 +4,7 @@
 
 """One pass: measure, compact, check what came back, report. The hook and the pipeline node share it."""
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +14,13 @@ from haystack import logging
 from haystack.dataclasses import ChatMessage
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 
-from haystack_compaction.conversation.notes import CURRENT_TASK_META_KEY, is_note, is_pinned
+from haystack_compaction.conversation.notes import (
+    CURRENT_TASK_META_KEY,
+    carries_content,
+    is_note,
+    is_pinned,
+    is_summary,
+)
 from haystack_compaction.conversation.repair import repaired
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.pass_context import PassContext, entered
@@ -56,7 +63,7 @@ def changes_between(before: Sequence[ChatMessage], after: Sequence[ChatMessage])
     rewritten: list[tuple[ChatMessage, ChatMessage]] = []
     added: list[ChatMessage] = []
     for gap, message in _by_gap(after, kept=ids_before):
-        original = None if is_note(message) else _first_alike(gone[gap], message)
+        original = None if is_note(message) else _original_of(message, gone[gap])
         if original is None:
             added.append(message)
         else:
@@ -169,6 +176,8 @@ class CompactionPass:
         """What the compactor returned, valid and with the floor in it."""
         changes = changes_between(self._marked, compacted)
         floor = self._floor()
+        if not any(map(carries_content, changes.added)):
+            floor.update(id(message) for message in changes.removed if is_summary(message))
         lost = {id(message) for message in changes.removed if id(message) in floor}
         tampered = {id(after): before for before, after in changes.rewritten if is_pinned(before)}
         compacted = [tampered.get(id(message), message) for message in compacted]
@@ -237,13 +246,15 @@ def _by_gap(messages: Sequence[ChatMessage], *, kept: set[int]) -> list[tuple[in
     return found
 
 
-def _first_alike(candidates: list[ChatMessage], message: ChatMessage) -> ChatMessage | None:
-    """The first message that the given one can be a version of: same role, and the same calls or answers."""
+def _original_of(message: ChatMessage, candidates: list[ChatMessage]) -> ChatMessage | None:
+    """The message that the given one is most likely a version of: same role, same calls answered, a common beginning."""
 
     def answers(message: ChatMessage) -> list[str]:
         return [result.origin.tool_name for result in message.tool_call_results]
 
-    for candidate in candidates:
-        if candidate.role is message.role and answers(candidate) == answers(message):
-            return candidate
-    return None
+    def likeness(candidate: ChatMessage) -> tuple[int, bool]:
+        text = candidate.text or ""
+        return len(os.path.commonprefix([text, message.text or ""])), not text.strip()
+
+    alike = [candidate for candidate in candidates if candidate.role is message.role]
+    return max((c for c in alike if answers(c) == answers(message)), key=likeness, default=None)

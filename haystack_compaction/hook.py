@@ -7,7 +7,7 @@
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from haystack import logging
@@ -20,6 +20,7 @@ from haystack.token_counters import TokenCounter
 from haystack.tracing.tracer import tracer
 from haystack.utils.deserialization import deserialize_component_inplace
 
+from haystack_compaction import lifecycle
 from haystack_compaction.compaction_pass import CompactionPass, strategy_name
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.report import CompactionReport
@@ -120,31 +121,19 @@ class CompactionHook:
 
     def warm_up(self) -> None:
         """Warm up the token counter and the compactor, which may hold a chat generator."""
-        for resource in (self.token_counter, self.compactor):
-            if hasattr(resource, "warm_up"):
-                resource.warm_up()
+        lifecycle.warm_up([self.token_counter, self.compactor])
 
     async def warm_up_async(self) -> None:
         """Warm up the token counter and the compactor on the serving event loop."""
-        for resource in (self.token_counter, self.compactor):
-            if hasattr(resource, "warm_up_async"):
-                await resource.warm_up_async()
-            elif hasattr(resource, "warm_up"):
-                resource.warm_up()
+        await lifecycle.warm_up_async([self.token_counter, self.compactor])
 
     def close(self) -> None:
         """Release the resources of the token counter and the compactor."""
-        for resource in (self.token_counter, self.compactor):
-            if hasattr(resource, "close"):
-                resource.close()
+        lifecycle.close([self.token_counter, self.compactor])
 
     async def close_async(self) -> None:
         """Release the resources of the token counter and the compactor, those of the event loop included."""
-        for resource in (self.token_counter, self.compactor):
-            if hasattr(resource, "close_async"):
-                await resource.close_async()
-            elif hasattr(resource, "close"):
-                resource.close()
+        await lifecycle.close_async([self.token_counter, self.compactor])
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -184,7 +173,7 @@ class CompactionHook:
         run.learn(state.data.get("context_tokens") or 0, messages, tools_tokens, self._ledger)
         request = RequestSize(ratio=run.ratio, tools_tokens=tools_tokens)
         trigger = self.context_window * self.compact_at
-        tokens = request.of(self._ledger.count(messages))
+        tokens = request.of(run.count(messages, self._ledger))
         if self._ledger.whole_only and run.reported == 0 and tokens >= trigger / 2:
             tokens = request.of(self._ledger.measure(messages))
         due = tokens >= trigger
@@ -246,6 +235,19 @@ class _Run:
     ratio: float = 1.0
     #: The `context_tokens` that the ratio was learned from, or that were written after a compaction.
     reported: int = 0
+    #: The messages of the newest step, and their size.
+    _counted: tuple[list[ChatMessage], int] = field(default_factory=lambda: ([], 0))
+
+    def count(self, messages: Sequence[ChatMessage], ledger: TokenLedger) -> int:
+        """The size of the conversation. Mostly only its end is new, so only that is looked at."""
+        known, total = self._counted
+        # Lists of the same objects compare at the speed of memory.
+        if ledger.whole_only or messages[: len(known)] != known:
+            total = ledger.count(messages)
+        else:
+            total += ledger.count(messages[len(known) :])
+        self._counted = (list(messages), total)
+        return total
 
     def learn(
         self, context_tokens: int, messages: Sequence[ChatMessage], tools_tokens: int, ledger: TokenLedger

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from haystack_compaction.report import CompactionReport
+
 
 @dataclass
 class PassContext:
@@ -37,6 +39,17 @@ class PassContext:
         for key, value in (usage or {}).items():
             if isinstance(value, int) and not isinstance(value, bool):
                 self.llm_usage[key] = self.llm_usage.get(key, 0) + value
+
+    def record_stage(self, report: CompactionReport) -> None:
+        """
+        Add what one stage of a composed strategy did, its calls of a model included.
+
+        :param report: The report of the stage.
+        """
+        self.stages.append(report.to_dict())
+        self.llm_calls += report.llm_calls
+        for key, value in report.llm_usage.items():
+            self.llm_usage[key] = self.llm_usage.get(key, 0) + value
 
 
 _current: ContextVar[PassContext | None] = ContextVar("haystack_compaction_pass", default=None)

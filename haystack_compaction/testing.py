@@ -26,6 +26,7 @@ from haystack_compaction.compaction_pass import changes_between
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_note, is_omission_note, is_pinned, pin
 from haystack_compaction.conversation.repair import is_valid
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.conversation.tool_steps import loop_openers
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 
 try:
@@ -118,9 +119,12 @@ class _Trial:
         self.target_tokens = target_tokens
         self.counter = EstimateTokenCounter()
 
-    def compacted(self, counter: TokenCounter | None = None) -> list[ChatMessage] | None:
+    def compacted(
+        self, counter: TokenCounter | None = None, messages: list[ChatMessage] | None = None
+    ) -> list[ChatMessage] | None:
+        given_list = list(self.messages) if messages is None else messages
         try:
-            return self.compactor.compact(list(self.messages), self.target_tokens, counter or self.counter)
+            return self.compactor.compact(given_list, self.target_tokens, counter or self.counter)
         except Exception as error:
             raise self.broken(7, f"compact raised {type(error).__name__}: {error}") from error
 
@@ -135,7 +139,7 @@ class _Trial:
 def _smaller_and_untouched(trial: _Trial) -> None:
     given_list = list(trial.messages)
     before = [message.to_dict() for message in given_list]
-    result = trial.compactor.compact(given_list, trial.target_tokens, trial.counter)
+    result = trial.compacted(messages=given_list)
     if list(map(id, given_list)) != list(map(id, trial.messages)):
         raise trial.broken(1, "the caller's list was changed", result)
     if [message.to_dict() for message in given_list] != before:
@@ -263,10 +267,13 @@ def _rewritten_without_replay_data(trial: _Trial) -> None:
         return
     known = {id(message) for message in trial.messages}
     contents = [_said(message) for message in trial.messages]
+    openers = loop_openers(Conversation(result))
     for index, message in enumerate(result):
         if id(message) in known or message.role is not ChatRole.ASSISTANT or _said(message) in contents:
             continue
-        if message.reasonings or any(key in message.meta for key in _REPLAY_KEYS):
+        # The running tool loop must begin with its signed thinking, whatever else of that message was rewritten.
+        replays = message.reasonings and index not in openers
+        if replays or any(key in message.meta for key in _REPLAY_KEYS):
             raise trial.broken(6, f"message {index} of the result replays content that it no longer has", result)
 
 
@@ -285,7 +292,6 @@ def _deterministic(trial: _Trial) -> None:
 
 
 _PROMISES: list[Callable[[_Trial], None]] = [
-    _survives_a_failing_counter,
     _smaller_and_untouched,
     _accepted_by_providers,
     _units_stay_whole,
@@ -293,6 +299,7 @@ _PROMISES: list[Callable[[_Trial], None]] = [
     _notes_add_up,
     _rewritten_without_replay_data,
     _deterministic,
+    _survives_a_failing_counter,
 ]
 
 

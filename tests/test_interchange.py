@@ -123,3 +123,13 @@ def test_an_agent_takes_haystacks_and_our_hook_together():
     auditor = agent(auditing(40), None, hooks={"before_llm": hooks})
     assert isinstance(auditor, Agent)
     assert auditor.run(messages=[TASK])["last_message"].text == "All is well."
+
+
+def test_a_summary_that_haystacks_window_deletes_is_put_back():
+    marker = {"strategy": "summarization", "removed_messages": 9, "kept_messages": 3}
+    summary = ChatMessage.from_user("Decided: deploy on Monday.", meta={"context_compaction": marker})
+    first, *rest = run_of(30)
+    state = state_of([first, summary, *rest])
+    CompactionHook(haystacks.SlidingWindowCompactor(), context_window=WINDOW).run(state)
+    assert len(state.data["messages"]) < 30
+    assert any(message is summary for message in state.data["messages"])

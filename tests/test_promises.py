@@ -48,7 +48,6 @@ def in_place(messages):
         (1, lambda messages: [*messages, ChatMessage.from_user("More!")]),
         (1, lambda messages: list(reversed(messages))[:-1] if len(messages) > 2 else None),
         (2, lambda messages: [message for message in messages if not message.tool_calls]),
-        (3, lambda messages: [message for message in messages if not message.tool_call_results]),
         (4, lambda messages: [m for m in messages if m.role != "system"] if messages else None),
         (7, lambda messages: messages[0].text.index("x")),
     ],

@@ -4,6 +4,7 @@
 
 """What all commands print with: a console, texts that can't harm a terminal, and errors of one line."""
 
+import os
 import re
 import unicodedata
 from typing import NoReturn
@@ -12,7 +13,6 @@ import typer
 from rich.console import Console
 
 _PIPED_WIDTH = 120
-_BACKSLASH_ESCAPES = {"\n": " ", "\r": " ", "\t": " "}
 _SPACES = re.compile(r"\s+")
 # Joins emoji to one picture, and is the only invisible character that a terminal needs.
 _ZERO_WIDTH_JOINER = "\u200d"
@@ -21,7 +21,7 @@ _ZERO_WIDTH_JOINER = "\u200d"
 def new_console() -> Console:
     """Return a console for standard output, 120 columns wide where that is no terminal."""
     console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in console._environ:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     return console
 

@@ -170,7 +170,8 @@ def _gone(step: _Step) -> str:
 
 
 def _staying(step: _Step) -> str:
-    return f"system prompt, task, note, latest {len(Conversation(step.after).steps)} moves"
+    kept, all_moves = len(Conversation(step.after).steps), len(Conversation(step.before).steps)
+    return f"system prompt, task, note, the newest {kept} of {all_moves} moves"
 
 
 def _latest_move(step: _Step) -> str:

@@ -129,13 +129,14 @@ def check_writable(path: Path, *, force: bool) -> None:
     :param force: Whether a file that is there may be overwritten.
     :raises TranscriptError: If it is there already, or can't be a file.
     """
-    if path.is_dir():
+    # Unlike those of `Path`, these functions don't raise for a name that the file system refuses.
+    if os.path.isdir(path):
         raise TranscriptError("is a directory")
     if os.path.lexists(path) and not force:
         raise TranscriptError("exists already; give --force to overwrite it")
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise TranscriptError("is no regular file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise TranscriptError("its folder does not exist")
 
 

@@ -15,6 +15,7 @@ from haystack.token_counters import TokenCounter
 from haystack.tools import ToolsType
 from haystack.utils.deserialization import deserialize_component_inplace
 
+from haystack_compaction import lifecycle
 from haystack_compaction.compaction_pass import CompactionPass
 from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
 from haystack_compaction.conversation.repair import is_valid, repaired
@@ -210,18 +211,33 @@ class Compactor:
         """
         options = data.get("init_parameters", {})
         for name, value in options.items():
-            if isinstance(value, dict) and "type" in value:
-                deserialize_component_inplace(options, key=name)
+            options[name] = _deserialized(value)
         compactor: Compactor = default_from_dict(cls, data)
         return compactor
 
+    def resources(self) -> list[object]:
+        """
+        Return what has to be warmed up and closed: the token counter, and a chat generator where there is one.
+
+        :returns: The resources; None among them is passed over.
+        """
+        return [self.token_counter, getattr(self, "chat_generator", None)]
+
     def warm_up(self) -> None:
-        """Warm up the token counter, which may load a vocabulary or open a client."""
-        self._ledger.warm_up()
+        """Warm up the token counter and the chat generator, which may load a vocabulary or open a client."""
+        lifecycle.warm_up(self.resources())
+
+    async def warm_up_async(self) -> None:
+        """Warm up the token counter and the chat generator on the serving event loop."""
+        await lifecycle.warm_up_async(self.resources())
 
     def close(self) -> None:
-        """Release the token counter's resources."""
-        self._ledger.close()
+        """Release the resources of the token counter and the chat generator."""
+        lifecycle.close(self.resources())
+
+    async def close_async(self) -> None:
+        """Release the resources of the token counter and the chat generator, those of the event loop included."""
+        await lifecycle.close_async(self.resources())
 
     def _compaction(self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter) -> Rewriting:
         ledger = self._ledger_for(token_counter)
@@ -284,6 +300,16 @@ def require_at_least(minimum: int, **options: int) -> None:
 
 
 def _serialized(name: str, value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
+    if isinstance(value, (list, tuple)):
+        return [_serialized(name, item) for item in value]
     return component_to_dict(obj=value, name=name) if hasattr(value, "to_dict") else value
+
+
+def _deserialized(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_deserialized(item) for item in value]
+    if isinstance(value, dict) and "type" in value and "init_parameters" in value:
+        holder = {"component": value}
+        deserialize_component_inplace(holder, key="component")
+        return holder["component"]
+    return value

@@ -19,12 +19,17 @@ from haystack.utils.callable_serialization import deserialize_callable, serializ
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.compactors.model_calls import ModelCaller, Prompt, Reply, Rewriting
 from haystack_compaction.compactors.removal import DEFAULT_OMISSION_NOTE, Removal
+from haystack_compaction.conversation.notes import summary_note, told_by, written_by
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.salience.digest import write_digest
 from haystack_compaction.salience.units import score_units
+from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_count_text = EstimateTokenCounter().count_text
 
 #: Scores units, each a list of messages: one number from 0 to 1 for each unit.
 Scorer = Callable[[list[list[ChatMessage]]], list[float]]
@@ -83,6 +88,8 @@ class ImportanceScoringCompactor(Compactor):
     :param timeout: How long the model may take for all calls of a pass, in seconds, more than 0.
     :param omission_note: The text of the note, from the user's role, that stands where messages were removed.
         `{num_removed}` is replaced by their number, those of earlier passes included. None removes silently.
+    :param digest_share: The share of the room beside what must stay, from 0 to 1, that is set apart for a digest of
+        what was removed, which then takes the place of the note. Only where the built-in scorer removes by rank.
     :param options: The options that every compactor takes, see `Compactor`.
     :raises ValueError: If an option is out of its range, or both `chat_generator` and `scorer` are given.
     """
@@ -99,6 +106,7 @@ class ImportanceScoringCompactor(Compactor):
         min_keep_steps: int = 1,
         timeout: float = 60.0,
         omission_note: str | None = DEFAULT_OMISSION_NOTE,
+        digest_share: float = 0.5,
         **options: "Unpack[CompactorOptions]",
     ) -> None:
         Compactor.__init__(self, **options)
@@ -108,6 +116,8 @@ class ImportanceScoringCompactor(Compactor):
             raise ValueError("`chat_generator` and `scorer` both score units. Give one of them.")
         if threshold is not None and not 0 <= threshold <= 1:
             raise ValueError(f"`threshold` must be from 0 to 1, got {threshold}. Use None to remove by rank.")
+        if not 0 <= digest_share <= 1:
+            raise ValueError(f"`digest_share` must be from 0 to 1, got {digest_share}.")
         if not timeout > 0:
             raise ValueError(f"`timeout` must be more than 0 seconds, got {timeout}.")
         self.chat_generator = chat_generator
@@ -117,6 +127,7 @@ class ImportanceScoringCompactor(Compactor):
         self.min_keep_steps = min_keep_steps
         self.timeout = timeout
         self.omission_note = omission_note
+        self.digest_share = digest_share
         self._model = ModelCaller(chat_generator, timeout=timeout) if chat_generator is not None else None
         self._remembered = _Scores()
 
@@ -137,14 +148,21 @@ class ImportanceScoringCompactor(Compactor):
         ]
         scores = _openers_last(units, (yield from self._scores(conversation, units)))
         removal = Removal(conversation, self.omission_note, self.strategy)
-        if self.threshold is None:
-            by_rank = [unit for _, unit in sorted(zip(scores, units, strict=True), key=lambda scored: scored[0])]
-            removals = self._with_head_and_summaries(conversation, by_rank)
-            return removal.to_fit(removals, target_tokens, ledger) if removals else None
-        below = {
-            index for unit, score in zip(units, scores, strict=True) if score < self.threshold for index in unit
-        }
-        return removal.without(below) if below else None
+        if self.threshold is not None:
+            below = {
+                index for unit, score in zip(units, scores, strict=True) if score < self.threshold for index in unit
+            }
+            return removal.without(below) if below else None
+        by_rank = [unit for _, unit in sorted(zip(scores, units, strict=True), key=lambda scored: scored[0])]
+        removals = self._with_head_and_summaries(conversation, by_rank)
+        if not removals:
+            return None
+        if self.omission_note is None or self.scorer is not None or self.chat_generator is not None:
+            return removal.to_fit(removals, target_tokens, ledger)
+        removable = sum(ledger.count([conversation.messages[index] for index in unit]) for unit in removals)
+        room = max(target_tokens - ledger.count(conversation.messages) + removable, 0)
+        compacted = removal.to_fit(removals, target_tokens - int(self.digest_share * room), ledger)
+        return self._with_digest(conversation, compacted, target_tokens, ledger)
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -197,6 +215,44 @@ class ImportanceScoringCompactor(Compactor):
         head = [] if self.preserve_system_prompt else [conversation.head]
         summaries = [] if self.omission_note is None else conversation.foldable_notes(omission_notes=False)
         return [*conversation.removable(head), *units, *([index] for index in summaries)]
+
+    def _with_digest(
+        self, conversation: Conversation, compacted: list[ChatMessage], target_tokens: int, ledger: TokenLedger
+    ) -> list[ChatMessage]:
+        """The conversation with a digest of what was removed in place of the note, where there is room for one."""
+        known = set(map(id, conversation.messages))
+        place = next(index for index, message in enumerate(compacted) if id(message) not in known)
+        # What an earlier pass wrote down competes with what this one has to.
+        folded = [
+            compacted[place],
+            *(message for message in compacted if id(message) in known and written_by(message) == self.strategy),
+        ]
+        kept = [message for message in compacted if not any(message is note for note in folded)]
+        staying = set(map(id, compacted))
+        task = conversation.task_index
+        after_task = task is not None and any(message is conversation.messages[task] for message in compacted[:place])
+
+        def note(text: str) -> ChatMessage:
+            return summary_note(
+                text,
+                strategy=self.strategy,
+                removed_messages=0,
+                kept_messages=len(kept),
+                scope="task" if after_task else "history",
+                folded=folded,
+            )
+
+        budget = target_tokens - ledger.count([*kept, note("")])
+        digest = write_digest(
+            [message for message in conversation.messages if id(message) not in staying],
+            budget_tokens=budget,
+            count_text=getattr(ledger.token_counter, "count_text", _count_text),
+            task_text=_task_text(conversation),
+            previous="\n".join(map(told_by, folded)),
+        )
+        with_digest = [note(digest) if message is compacted[place] else message for message in compacted]
+        with_digest = [message for message in with_digest if not any(message is earlier for earlier in folded)]
+        return with_digest if digest and not ledger.exceeds(with_digest, target_tokens) else compacted
 
 
 class _Scores:

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from haystack import component
 from haystack.dataclasses import ChatMessage, TextContent, ToolCall
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.compactors.removal import Removal
 from haystack_compaction.conversation.identifiers import IdentifierIndex
-from haystack_compaction.conversation.omission import with_omissions
 from haystack_compaction.conversation.pairing import answered_calls
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.conversation.tool_steps import (
@@ -58,6 +58,11 @@ class _Pair:
     position: int
     result: int
     call: ToolCall
+
+
+# What is left of an assistant message, by its index and the positions of the calls that it has lost. Remembered, so
+# that the ledger meets the same message again.
+_Remains: TypeAlias = dict[tuple[int, frozenset[int]], ChatMessage | None]
 
 
 @component
@@ -125,14 +130,17 @@ class SelectivePruningCompactor(Compactor):
         units = self._units(conversation)
         if not units:
             return None
-        remains: dict[tuple[int, frozenset[int]], ChatMessage | None] = {}
+        removal = Removal(conversation, self.note, self.strategy)
+        calls = _calls(units)
+        size_added = removal.size_added(ledger, removed_messages=2 * calls.total(), removed_calls=calls)
+        remains: _Remains = {}
         fewest = ledger.fewest_edits(
             self._savings(conversation, units, ledger),
-            size_before=ledger.count(conversation.messages) + self._size_added(conversation, units, ledger),
+            size_before=ledger.count(conversation.messages) + size_added,
             target_tokens=target_tokens,
-            edited=lambda number: self._without(conversation, units[:number], remains),
+            edited=lambda number: _without(removal, units[:number], remains),
         )
-        return self._without(conversation, units[:fewest], remains)
+        return _without(removal, units[:fewest], remains)
 
     def _units(self, conversation: Conversation) -> list[list[_Pair]]:
         """The pairs that may go, in the order in which they go; those that can only go together in one list."""
@@ -166,47 +174,29 @@ class SelectivePruningCompactor(Compactor):
         calls: Counter[int] = Counter(pair.step for unit in units for pair in unit)
         return [sum(sizes[pair.result] + sizes[pair.step] // calls[pair.step] for pair in unit) for unit in units]
 
-    def _size_added(self, conversation: Conversation, units: list[list[_Pair]], ledger: TokenLedger) -> int:
-        """The size of the note, less that of the earlier ones that it takes the place of."""
-        if self.note is None:
-            return 0
-        without_pairs = with_omissions(
-            conversation, set(), template=self.note, strategy=self.strategy, removed_calls=_calls(units)
-        )
-        return ledger.count(without_pairs) - ledger.count(conversation.messages)
 
-    def _without(
-        self,
-        conversation: Conversation,
-        units: list[list[_Pair]],
-        remains: dict[tuple[int, frozenset[int]], ChatMessage | None],
-    ) -> list[ChatMessage]:
-        """The conversation without the given units. `remains` remembers what is left of messages that lost calls."""
-        pairs = [pair for unit in units for pair in unit]
-        gone = {pair.result for pair in pairs}
-        rewritten: dict[int, ChatMessage] = {}
-        lost_calls: dict[int, list[int]] = {}
-        for pair in pairs:
-            lost_calls.setdefault(pair.step, []).append(pair.position)
-        for index, positions in lost_calls.items():
-            key = index, frozenset(positions)
-            if key not in remains:
-                message = conversation.messages[index]
-                calls = [call for position, call in enumerate(message.tool_calls) if position not in key[1]]
-                remains[key] = with_calls(message, calls)
-            rest = remains[key]
-            if rest is None:
-                gone.add(index)
-            else:
-                rewritten[index] = rest
-        return with_omissions(
-            conversation,
-            gone,
-            template=self.note,
-            strategy=self.strategy,
-            rewritten=rewritten,
-            removed_calls=_calls(units),
-        )
+def _without(removal: Removal, units: list[list[_Pair]], remains: _Remains) -> list[ChatMessage]:
+    """The conversation without the given units."""
+    gone = {pair.result for unit in units for pair in unit}
+    lost: dict[int, list[int]] = {}
+    for unit in units:
+        for pair in unit:
+            lost.setdefault(pair.step, []).append(pair.position)
+    rewritten: dict[int, ChatMessage] = {}
+    for index, positions in lost.items():
+        rest = _rest(removal.conversation.messages[index], index, frozenset(positions), remains)
+        if rest is None:
+            gone.add(index)
+        else:
+            rewritten[index] = rest
+    return removal.without(gone, rewritten=rewritten, removed_calls=_calls(units))
+
+
+def _rest(message: ChatMessage, index: int, lost: frozenset[int], remains: _Remains) -> ChatMessage | None:
+    if (index, lost) not in remains:
+        kept = [call for position, call in enumerate(message.tool_calls) if position not in lost]
+        remains[index, lost] = with_calls(message, kept)
+    return remains[index, lost]
 
 
 def _calls(units: Iterable[list[_Pair]]) -> Counter[str]:

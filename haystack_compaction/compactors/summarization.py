@@ -5,7 +5,8 @@
 """Replaces the older part of a conversation by a summary of it, written by a model or without one."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from haystack import component, logging
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_count_text = EstimateTokenCounter().count_text
+
 # Haystack's own word, by which its summarizer recognises a summary.
 _MARKER = "summarization"
 
@@ -48,9 +51,9 @@ class SummarizationCompactor(Compactor):
     big its oldest steps are, into a second summary. A later pass revises these two and never adds a third.
 
     The summary is written by the chat generator: in one call where the old part fits its window, else in parts that are
-    merged. It is checked before it replaces anything: one that is empty, cut off, refused, says nothing or is no smaller
-    is asked for once more. Where the model fails, and where there is none, a digest takes its place: requests, rules,
-    decisions, calls with their outcomes and exact identifiers, picked out of the messages without a model.
+    merged. It is checked before it replaces anything: one that is empty, cut off, refused, says nothing or is no
+    smaller is asked for once more. Where the model fails, and where there is none, a digest takes its place: requests,
+    rules, decisions, calls with their outcomes and exact identifiers, picked out of the messages without a model.
 
     ### Usage example
 
@@ -69,8 +72,8 @@ class SummarizationCompactor(Compactor):
     :param chat_generator: The chat generator that writes the summaries; None for the digest.
     :param min_keep_steps: How many of the current task's newest completed steps stay even when they exceed the target,
         at least 0. A step is an assistant message with the results of its calls.
-    :param approximate_summary_tokens: How long a summary may become, in tokens, at least 1. What is summarized is chosen
-        so that the target is met with a summary of this length; the model is told, the digest keeps to it.
+    :param approximate_summary_tokens: How long a summary may become, in tokens, at least 1. What is summarized is
+        chosen so that the target is met with a summary of this length; the model is told, the digest keeps to it.
     :param summarizer_context_window: The size in tokens, reply included, that no prompt for the chat generator may
         exceed. None for the window of the hook that the compactor runs in, where there is one, and 32,000 elsewhere.
     :param summary_instruction: How to summarize, sent as the system message. The transcript and the explanation of its
@@ -114,8 +117,8 @@ class SummarizationCompactor(Compactor):
         room = self._writer(TokenLedger(), approximate_summary_tokens).room
         if summarizer_context_window is not None and room < SMALLEST_RECORD:
             raise ValueError(
-                f"`summarizer_context_window` must leave room for a transcript beside the instruction and the reply, got "
-                f"{summarizer_context_window}. With these settings it must be at least "
+                f"`summarizer_context_window` must leave room for a transcript beside the instruction and the reply, "
+                f"got {summarizer_context_window}. With these settings it must be at least "
                 f"{summarizer_context_window - room + SMALLEST_RECORD}."
             )
 
@@ -129,20 +132,22 @@ class SummarizationCompactor(Compactor):
         :returns: A generator, see `Rewriting`, that returns the messages to go on with, or None when nothing may be
             summarized or a summary would be no smaller.
         """
-        sizes = ledger.sizes(conversation.messages)
-        excess = sum(sizes) - target_tokens
         regions = self._regions(conversation)
-        written: dict[_Region, _Summary] = {}
+        untried, written = list(regions), list[tuple[_OldPart, str]]()
         # What is too small for a summary of full length is only looked at when nothing else is left.
         for tight in (False, True):
-            for region in regions:
-                old = None if region in written or excess <= 0 else self._old_part(region, sizes, excess, tight=tight)
+            for region in list(untried):
+                old = self._old_part(conversation, region, written, target_tokens, ledger, tight=tight)
                 if old is None:
                     continue
-                summary = yield from self._summary(conversation, old, ledger)
-                written[region] = summary
-                excess -= old.size - summary.size
-        
+                untried.remove(region)
+                text = yield from self._text(conversation, old, ledger)
+                if text and old.is_larger_than(text, conversation, ledger):
+                    written.append((old, text))
+                if written and not ledger.exceeds(_with_summaries(conversation, written), target_tokens):
+                    untried.clear()
+        written.extend(_joined(conversation, regions, written))
+        return _with_summaries(conversation, written) if written else None
 
     def _regions(self, conversation: Conversation) -> list["_Region"]:
         """The parts of the conversation that have one summary each, in the order in which they are summarized."""
@@ -157,3 +162,166 @@ class SummarizationCompactor(Compactor):
             _Region("history", turns, [index for index in notes if index < task], place=conversation.head_end),
             _Region("task", steps, [index for index in notes if index > task], place=task + 1),
         ]
+
+    def _old_part(
+        self,
+        conversation: Conversation,
+        region: "_Region",
+        written: list[tuple["_OldPart", str]],
+        target_tokens: int,
+        ledger: TokenLedger,
+        *,
+        tight: bool,
+    ) -> "_OldPart | None":
+        """
+        The fewest of the oldest units whose summary brings the conversation under the target, else all of them.
+
+        :param written: The summaries that other regions have got in this pass.
+        :param tight: Whether the summary may be as long as half of what is new to it, instead of the usual length.
+        :returns: None where the summary would be about as long as what it takes the place of.
+        """
+        if not region.units:
+            return None
+        limit = self.approximate_summary_tokens
+        everything = _OldPart(region, region.units, limit)
+        if tight:
+            new = ledger.count([conversation.messages[index] for unit in region.units for index in unit])
+            notes = ledger.count([conversation.messages[index] for index in region.notes])
+            return replace(everything, limit=min(limit, notes + new // 2)) if new >= _SMALLEST_OLD_PART else None
+
+        def without(number: int) -> list[ChatMessage]:
+            return _with_summaries(conversation, [*written, (replace(everything, units=region.units[:number]), "")])
+
+        number = ledger.fewest_removals(
+            [[conversation.messages[index] for index in unit] for unit in region.units],
+            staying=without(len(region.units)),
+            size_added=0,
+            target_tokens=target_tokens - limit + ledger.count([everything.note(conversation, "")]),
+            without=without,
+        )
+        old = replace(everything, units=sorted(region.units[:number]))
+        return old if old.exceeds(limit, conversation, ledger) else None
+
+    def _text(
+        self, conversation: Conversation, old: "_OldPart", ledger: TokenLedger
+    ) -> Generator[list[Prompt], list[Reply], str]:
+        """The summary of an old part: the model's, or the digest. Empty when even that has nothing to tell."""
+        frame = ledger.count([old.note(conversation, "")])
+        task = conversation.task_index
+
+        def digest(messages: Sequence[ChatMessage], previous: str) -> str:
+            return write_digest(
+                messages,
+                budget_tokens=max(old.limit - frame, old.limit // 2),
+                count_text=_count_text,
+                task_text=(conversation.messages[task].text or "") if task is not None else "",
+                previous=previous,
+            )
+
+        def stand_in(messages: Sequence[ChatMessage], previous: str, fault: str) -> str:
+            if self.raise_on_failure:
+                raise RuntimeError(f"The chat generator gave no usable summary: {fault}.")
+            logger.warning("A digest stands in for the model's summary: {fault}.", fault=fault)
+            return digest(messages, previous)
+
+        units = [[conversation.messages[index] for index in unit] for unit in old.units]
+        previous = _told(conversation, old.region)
+        if self._model is None:
+            return digest([message for unit in units for message in unit], previous)
+        writer = self._writer(ledger, old.limit)
+        return (
+            yield from writer.write(
+                units,
+                previous=previous,
+                is_smaller=lambda text: old.is_larger_than(text, conversation, ledger),
+                stand_in=stand_in,
+            )
+        )
+
+    def _writer(self, ledger: TokenLedger, limit: int) -> SummaryWriter:
+        window = self.summarizer_context_window or current_pass().context_window or _DEFAULT_CONTEXT_WINDOW
+        return SummaryWriter(instruction=self.summary_instruction, limit=limit, context_window=window, ledger=ledger)
+
+
+@dataclass(frozen=True)
+class _Region:
+    """
+    A part of the conversation that has one summary at most.
+
+    :param scope: What the summary is about.
+    :param units: The indexes of the messages that may be summarized, in units, in the order in which they go.
+    :param notes: The indexes of the notes that a new summary takes the place of.
+    :param place: The index that the summary stands in front of.
+    """
+
+    scope: SummaryScope
+    units: list[list[int]]
+    notes: list[int]
+    place: int
+
+
+@dataclass(frozen=True)
+class _OldPart:
+    """
+    What one summary takes the place of: some units of a region, and all its notes.
+
+    :param units: The indexes of the messages, in units, oldest first.
+    :param limit: How long the summary may become, in tokens.
+    """
+
+    region: _Region
+    units: list[list[int]]
+    limit: int
+
+    def note(self, conversation: Conversation, text: str, *, kept_messages: int = 0) -> ChatMessage:
+        return summary_note(
+            text,
+            strategy=_MARKER,
+            removed_messages=sum(map(len, self.units)),
+            kept_messages=kept_messages,
+            scope=self.region.scope,
+            folded=[conversation.messages[index] for index in self.region.notes],
+        )
+
+    def is_larger_than(self, text: str, conversation: Conversation, ledger: TokenLedger) -> bool:
+        return self.exceeds(ledger.count([self.note(conversation, text)]), conversation, ledger)
+
+    def exceeds(self, tokens: int, conversation: Conversation, ledger: TokenLedger) -> bool:
+        """Whether it is larger than so many tokens. Counts no more of it than it takes to know."""
+        for index in chain(self.region.notes, *self.units):
+            tokens -= ledger.count([conversation.messages[index]])
+            if tokens < 0:
+                return True
+        return False
+
+
+def _told(conversation: Conversation, region: _Region) -> str:
+    """What the notes of a region tell."""
+    return "\n\n".join(filter(None, (told_by(conversation.messages[index]) for index in region.notes)))
+
+
+def _joined(
+    conversation: Conversation, regions: list[_Region], written: list[tuple[_OldPart, str]]
+) -> list[tuple[_OldPart, str]]:
+    """The summaries of regions that have several and need no new one, as one text each."""
+    revised = [old.region for old, _ in written]
+    several = [
+        region
+        for region in regions
+        if region not in revised and sum(is_summary(conversation.messages[index]) for index in region.notes) > 1
+    ]
+    return [(_OldPart(region, [], limit=0), _told(conversation, region)) for region in several]
+
+
+def _with_summaries(conversation: Conversation, written: list[tuple[_OldPart, str]]) -> list[ChatMessage]:
+    """The conversation with each old part replaced by its summary."""
+    gone = {index for old, _ in written for unit in [*old.units, old.region.notes] for index in unit}
+    kept_messages = len(conversation.messages) - len(gone)
+    notes = {old.region.place: old.note(conversation, text, kept_messages=kept_messages) for old, text in written}
+    compacted: list[ChatMessage] = []
+    for index, message in enumerate(conversation.messages):
+        if index in notes:
+            compacted.append(notes[index])
+        if index not in gone:
+            compacted.append(message)
+    return compacted

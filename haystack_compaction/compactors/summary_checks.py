@@ -31,8 +31,8 @@ _MAX_REFUSAL = 600
 
 _HEADING = re.compile(r"^\s*(#+\s.*|\*\*[^*]+\*\*:?|[^\n|]{1,40}:)\s*$", re.MULTILINE)
 _NOTHING = re.compile(
-    r"^[\s\-*•]*[(\[]?(none|nothing|n/?a|not applicable|empty|keine?s?|nichts|aucune?|rien|ninguno|nada|无|没有|なし|нет)"
-    r"[^\w\n]*$",
+    r"^[\s\-*•]*[(\[]?(none|nothing|n/?a|not applicable|empty|keine?s?|nichts|aucune?|rien|ninguno|nada|无|没有|なし"
+    r"|нет)[^\w\n]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _PREAMBLE = re.compile(
@@ -50,10 +50,10 @@ _SHORTEST_LOOP = 500
 
 _WORD = re.compile(r"[^\W_]{5,}|\b(?=\w*\d)\w{3,}")
 _IDEOGRAPH_PAIR = re.compile(f"{_IDEOGRAPH.pattern}{{2}}")
-_WORDS_OF_ANY_SUMMARY = frozenset(
-    "about above asked assistant before below conversation discussed discussion earlier further message messages "
-    "previous provided section sections summarized summarised summary their there these thing things transcript "
-    "various which would user users".split()
+_WORDS_OF_ANY_SUMMARY = re.compile(
+    r"(about|above|asked|assistant|before|below|conversation|discuss(ed|ion)|earlier|further|messages?|previous"
+    r"|provided|sections?|summari[sz]ed|summary|their|there|these|things?|transcript|users?|various|which|would)",
+    re.IGNORECASE,
 )
 _IDENTIFIER = re.compile(r"https?://[^\s)\]>]+|[\w.~-]*/[\w./~-]{3,}|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{5,}\b|\b\d{5,}\b")
 _FEWEST_IDENTIFIERS = 4
@@ -121,10 +121,11 @@ def _is_echo(text: str, request: SummaryRequest) -> bool:
 
 def _is_grounded(text: str, source: str) -> bool:
     """Whether the text shares any telling word with its source, and has not made up most of its identifiers."""
-    words = {*_WORD.findall(text), *_IDEOGRAPH_PAIR.findall(text)} - _WORDS_OF_ANY_SUMMARY
+    found = (*_WORD.findall(text), *_IDEOGRAPH_PAIR.findall(text))
+    words = {word for word in found if not _WORDS_OF_ANY_SUMMARY.fullmatch(word)}
     if not any(word in source for word in words):
         lowered = source.lower()
-        if not any(word in lowered for word in {word.lower() for word in words} - _WORDS_OF_ANY_SUMMARY):
+        if not any(word.lower() in lowered for word in words):
             return False
     identifiers = {identifier.rstrip(".,;:") for identifier in _IDENTIFIER.findall(text)}
     made_up = sum(identifier not in source for identifier in identifiers)

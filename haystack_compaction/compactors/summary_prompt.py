@@ -7,6 +7,7 @@
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from haystack.dataclasses import (
     ChatMessage,
@@ -63,9 +64,6 @@ _IMAGE_NAMES = ("file_path", "filename", "name", "url")
 #: Stands before every line of content.
 QUOTE = "| "
 
-# What a quote mark and the line break before it cost at most.
-_TOKENS_PER_LINE = 2
-
 _EXPLANATION = """\
 Below is a record. Its parts begin with lines that carry the mark {boundary}, made for this record and found nowhere \
 in it. Every line of content begins with "| "; the other lines say who speaks, or which tool was called or \
@@ -80,20 +78,7 @@ _RETRY = "An earlier attempt could not be used: {reason}. Do better on this."
 _ORDER = "Now write the summary, in at most about {limit} tokens, and nothing but the summary."
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """
-    A message as the summarizer sees it.
-
-    :param text: Lines that say who speaks, each followed by the content in quoted lines.
-    :param added_tokens: How many tokens this form adds at most to the size of the message itself.
-    """
-
-    text: str
-    added_tokens: int
-
-
-def rendered(message: ChatMessage) -> Rendered:
+def rendered(message: ChatMessage) -> str:
     """
     Render a message for the summarizer, without reasoning and with placeholders for images and files.
 
@@ -101,19 +86,10 @@ def rendered(message: ChatMessage) -> Rendered:
     for the line that says who speaks.
 
     :param message: Any message.
-    :returns: Its text, empty when there is nothing to show, and what the text costs.
+    :returns: Lines that say who speaks, each followed by what is said; empty when there is nothing to show.
     """
     speaker = message._role.value if message._name is None else f"{message._role.value} {_name(message._name)}"
-    lines: list[str] = []
-    title_bytes = 0
-    for part in message._content:
-        if isinstance(part, ReasoningContent):
-            continue
-        title, content = _titled(speaker, part)
-        title_bytes += len(title.encode("utf-8", "replace"))
-        lines.append(f"{title}:\n{quoted(content)}\n")
-    text = "".join(lines)
-    return Rendered(text, added_tokens=title_bytes // 2 + _TOKENS_PER_LINE * text.count("\n"))
+    return "".join([_shown(speaker, part) for part in message._content if not isinstance(part, ReasoningContent)])
 
 
 def quoted(content: str) -> str:
@@ -188,18 +164,21 @@ class SummaryRequest:
         return [ChatMessage.from_system(self.instruction), ChatMessage.from_user(text)]
 
 
-def _titled(speaker: str, part: object) -> tuple[str, str]:
-    """Who says a part of a message, and what."""
+def _shown(speaker: str, part: object) -> str:
     if isinstance(part, TextContent):
-        return speaker, part.text
+        return f"{speaker}:\n{quoted(part.text)}\n"
     if isinstance(part, ToolCall):
-        return f"{speaker} calls {_name(part.tool_name)}", as_json(part.arguments)
+        return f"{speaker} calls {_name(part.tool_name)}:\n{quoted(as_json(part.arguments))}\n"
     if isinstance(part, ToolCallResult):
-        title = f"{_name(part.origin.tool_name)} {'failed' if part.error else 'answered'}"
-        if isinstance(part.result, str):
-            return title, part.result
-        return title, "\n".join(block.text if isinstance(block, TextContent) else _placeholder(block) for block in part.result)
-    return speaker, _placeholder(part)
+        verb = "failed" if part.error else "answered"
+        return f"{_name(part.origin.tool_name)} {verb}:\n{quoted(_result_text(part))}\n"
+    return f"{speaker}:\n{quoted(_placeholder(part))}\n"
+
+
+def _result_text(part: ToolCallResult) -> str:
+    if isinstance(part.result, str):
+        return part.result
+    return "\n".join(block.text if isinstance(block, TextContent) else _placeholder(block) for block in part.result)
 
 
 def _placeholder(part: object) -> str:
@@ -211,6 +190,7 @@ def _placeholder(part: object) -> str:
     return f"[{type(part).__name__}]"
 
 
+@lru_cache
 def _name(text: str) -> str:
     """A name for the line that says who speaks, where it must not look like anything else."""
     return _NOT_IN_A_NAME.sub("_", text)[:_MAX_NAME]

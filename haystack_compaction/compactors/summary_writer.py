@@ -17,6 +17,8 @@ from haystack_compaction.tokens.ledger import TokenLedger
 
 #: Yields batches of prompts, is sent the replies, and returns a summary.
 Summarizing: TypeAlias = Generator[list[Prompt], list[Reply], str]
+#: Says whether a text passes.
+Test: TypeAlias = Callable[[str], bool]
 #: Writes a summary without the model, of these messages and this earlier summary; is told why it has to.
 StandIn: TypeAlias = Callable[[Sequence[ChatMessage], str, str], str]
 
@@ -29,7 +31,13 @@ _LONGEST_REASON = "reason " * 40
 
 @dataclass(frozen=True)
 class _Part:
-    """A stretch of what is to be summarized: as the model sees it, how large that is at most, and the messages of it."""
+    """
+    A stretch of what is to be summarized.
+
+    :param record: What the model is shown.
+    :param tokens: How large that is.
+    :param messages: The messages that it is made from.
+    """
 
     record: str
     tokens: int
@@ -62,14 +70,14 @@ class SummaryWriter:
         return self.context_window - self.limit - self.ledger.count(empty.prompt(reason=_LONGEST_REASON))
 
     def write(
-        self, units: Sequence[Sequence[ChatMessage]], *, previous: str, largest: int, stand_in: StandIn
+        self, units: Sequence[Sequence[ChatMessage]], *, previous: str, is_smaller: Test, stand_in: StandIn
     ) -> Summarizing:
         """
         Summarize.
 
         :param units: The messages, in units that belong together, oldest first.
         :param previous: An earlier summary that the new one takes the place of; empty for none.
-        :param largest: The size in tokens that the summary may not exceed.
+        :param is_smaller: Whether a summary is smaller than what it takes the place of.
         :param stand_in: Writes what the model does not.
         :returns: The summary, by the model or by the stand-in.
         """
@@ -84,14 +92,13 @@ class SummaryWriter:
         while True:
             groups = _packed(parts, room)
             if len(groups) == 1:
-                request = self._request(title, groups[0], earlier)
-                (answer,) = yield from self._answers([request], [largest])
+                (answer,) = yield from self._answers([self._request(title, groups[0], earlier)], [is_smaller])
                 return answer.text or stand_in(messages, previous, answer.fault)
             requests = [
                 self._request(f"part {number} of {len(groups)}, {title}", group)
                 for number, group in enumerate(groups, 1)
             ]
-            answers = yield from self._answers(requests, [sum(part.tokens for part in group) for group in groups])
+            answers = yield from self._answers(requests, list(map(self._smaller_than, groups)))
             if not any(answer.text for answer in answers):
                 return stand_in(messages, previous, answers[0].fault)
             # At half the room at most, two of them fit, so that every round has fewer groups than the one before.
@@ -104,17 +111,18 @@ class SummaryWriter:
 
     def _transcript(self, unit: Sequence[ChatMessage], room: int) -> Iterator[_Part]:
         """A unit as one part if it fits, else one part a message."""
-        sizes = self.ledger.sizes(unit)
-        shown = [rendered(message) for message in unit]
-        tokens = [size + form.added_tokens for size, form in zip(sizes, shown, strict=True)]
-        if sum(tokens) <= room:
-            yield _Part("".join(form.text for form in shown), sum(tokens), unit)
+        records = list(map(rendered, unit))
+        part = self._part("".join(records), unit)
+        if part.tokens <= room:
+            yield part
         else:
-            for message, form, size in zip(unit, shown, tokens, strict=True):
-                yield self._fitted(_Part(form.text, size, [message]), room)
+            for message, record in zip(unit, records, strict=True):
+                yield self._fitted(self._part(record, [message]), room)
 
     def _quoted(self, summary: str, messages: Sequence[ChatMessage]) -> _Part:
-        record = f"summary:\n{quoted(summary)}\n" if summary else ""
+        return self._part(f"summary:\n{quoted(summary)}\n" if summary else "", messages)
+
+    def _part(self, record: str, messages: Sequence[ChatMessage]) -> _Part:
         return _Part(record, self._tokens(record), messages)
 
     def _fitted(self, part: _Part, room: int) -> _Part:
@@ -135,26 +143,30 @@ class SummaryWriter:
             limit=self.limit,
         )
 
+    def _smaller_than(self, group: Sequence[_Part]) -> Test:
+        tokens = sum(part.tokens for part in group)
+        return lambda text: self._tokens(text) < tokens
+
     def _answers(
-        self, requests: list[SummaryRequest], largest: list[int]
+        self, requests: list[SummaryRequest], tests: list[Test]
     ) -> Generator[list[Prompt], list[Reply], list["_Answer"]]:
         """One answer to each request. Those that a second attempt can better get one."""
         replies = yield [request.prompt() for request in requests]
-        answers = list(map(self._checked, replies, requests, largest))
+        answers = list(map(self._checked, replies, requests, tests))
         again = [position for position, answer in enumerate(answers) if answer.fault and not answer.failed]
         if again:
             replies = yield [requests[position].prompt(reason=answers[position].fault) for position in again]
             for position, reply in zip(again, replies, strict=True):
-                answers[position] = self._checked(reply, requests[position], largest[position])
+                answers[position] = self._checked(reply, requests[position], tests[position])
         return answers
 
-    def _checked(self, reply: Reply, request: SummaryRequest, largest: int) -> "_Answer":
+    def _checked(self, reply: Reply, request: SummaryRequest, is_smaller: Test) -> "_Answer":
         fault = fault_of_reply(reply, request)
         if isinstance(reply, Exception):
             return _Answer("", fault or "", failed=True)
         text = summary_text(reply)
-        if fault is None and self._tokens(text) > largest:
-            fault = f"it is longer than what it summarizes; at most {self.limit} tokens are allowed"
+        if fault is None and not is_smaller(text):
+            fault = f"it is no shorter than what it summarizes; at most {self.limit} tokens are allowed"
         return _Answer("" if fault else text, fault or "")
 
     def _tokens(self, text: str) -> int:

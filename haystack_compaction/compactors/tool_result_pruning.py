@@ -7,7 +7,8 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from haystack import component
 from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextContent, ToolCallResult
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _DEFAULT_PLACEHOLDER = (
-    "[Result of `{tool_name}` removed to save space: {num_tokens} tokens, beginning with \"{first_line}\". "
+    '[Result of `{tool_name}` removed to save space: {num_tokens} tokens, beginning with "{first_line}". '
     "The call has been made.]"
 )
 _FIELDS = re.compile(r"\{(tool_name|num_tokens|first_line)\}")
@@ -108,30 +109,29 @@ class ToolResultPruningCompactor(Compactor):
         :param ledger: What knows the size of each message.
         :returns: The messages to go on with, or None when nothing may be rewritten.
         """
-        messages = conversation.messages
-        sizes = ledger.sizes(messages)
+        messages, sizes = conversation.messages, ledger.sizes(conversation.messages)
         edits = self._edits(conversation, sizes)
-        savings = {index: sizes[index] - size for index, size in zip(edits, ledger.sizes([*edits.values()]), strict=True)}
-        worthwhile = [index for index in edits if savings[index] > 0]
-        if not worthwhile:
+        savings = {index: sizes[index] - size for (index, _), size in zip(edits, _sizes(edits, ledger), strict=True)}
+        edits = [edit for edit in edits if savings[edit[0]] > 0]
+        if not edits:
             return None
 
         def edited(number: int) -> list[ChatMessage]:
             compacted = list(messages)
-            for index in worthwhile[:number]:
-                compacted[index] = edits[index]
+            for index, message in edits[:number]:
+                compacted[index] = message
             return compacted
 
         fewest = ledger.fewest_edits(
-            [savings[index] for index in worthwhile],
+            [savings[index] for index, _ in edits],
             size_before=sum(sizes),
             target_tokens=target_tokens,
             edited=edited,
         )
         return edited(fewest)
 
-    def _edits(self, conversation: Conversation, sizes: list[int]) -> dict[int, ChatMessage]:
-        """What may be rewritten, by index, in the order in which it is."""
+    def _edits(self, conversation: Conversation, sizes: list[int]) -> list[tuple[int, ChatMessage]]:
+        """The messages that may be rewritten, by index and as they would be, in the order in which they are."""
         messages = conversation.messages
         steps = older_tool_steps(
             conversation,
@@ -140,22 +140,67 @@ class ToolResultPruningCompactor(Compactor):
             preserve_recent_turns=self.preserve_recent_turns,
         )
         openers = loop_openers(conversation)
-        results = [index for step in steps for index in step.results if self._may_be_pruned(messages[index])]
-        calls = [
-            step.index
-            for step in steps
-            if step.index not in openers and self._may_have_shorter_calls(messages[step.index], step)
+        results = [index for step in steps for index in step.results if self._is_prunable(messages[index])]
+        calls = [step.index for step in steps if step.index not in openers and self._is_shrinkable(messages, step)]
+        return [
+            *(
+                (index, self._pruned(messages[index], sizes[index]))
+                for index in results
+                if self._is_large(sizes[index])
+            ),
+            *((index, self._shrunk(messages[index], sizes[index])) for index in calls if self._is_large(sizes[index])),
         ]
-        edits = {index: self._pruned(messages[index], sizes[index]) for index in results if self._is_large(sizes[index])}
-        for index in calls:
-            shorter = _with_shorter_calls(messages[index], sizes[index]) if self._is_large(sizes[index]) else None
-            if shorter is not None:
-                edits[index] = shorter
-        return edits
 
     def _is_large(self, size: int) -> bool:
         return size > self.min_tokens
 
-    def _may_be_pruned(self, message: ChatMessage) -> bool:
-        kept_keys = (COMPACTION_META_KEY, *self.skip_meta_keys)
-        return not any(key in message.meta for key in kept_keys) and not self._is_of_kept_tool(message)
+    def _is_prunable(self, message: ChatMessage) -> bool:
+        meta_keys = (COMPACTION_META_KEY, *self.skip_meta_keys)
+        return not any(key in message.meta for key in meta_keys) and not any(
+            result.origin.tool_name in self.keep_tools for result in message.tool_call_results
+        )
+
+    def _is_shrinkable(self, messages: Sequence[ChatMessage], step: ToolStep) -> bool:
+        message = messages[step.index]
+        if COMPACTION_META_KEY in message.meta or calls_need_reasoning(message):
+            return False
+        if step.in_current_task and has_replay_data(message):
+            return False
+        return not any(call.tool_name in self.keep_tools for call in message.tool_calls)
+
+    def _pruned(self, message: ChatMessage, size: int) -> ChatMessage:
+        results = [replace(result, result=self._placeholder(result, size)) for result in message.tool_call_results]
+        return replace(message, _content=results, _meta=self._marked(message.meta, size))
+
+    def _placeholder(self, result: ToolCallResult, size: int) -> str:
+        values = {
+            "tool_name": result.origin.tool_name,
+            "num_tokens": str(size),
+            "first_line": _first_line(result),
+        }
+        return _FIELDS.sub(lambda field: values[field[1]], self.placeholder)
+
+    def _shrunk(self, message: ChatMessage, size: int) -> ChatMessage:
+        calls = [
+            replace(call, arguments=with_short_strings(call.arguments, _STRING_CHARACTERS))
+            for call in message.tool_calls
+        ]
+        shrunk = with_calls(message, calls)
+        assert shrunk is not None
+        return replace(shrunk, _meta=self._marked(shrunk.meta, size))
+
+    def _marked(self, meta: dict[str, Any], size: int) -> dict[str, Any]:
+        return {**meta, COMPACTION_META_KEY: {"strategy": self.strategy, "original_tokens": size}}
+
+
+def _sizes(edits: list[tuple[int, ChatMessage]], ledger: TokenLedger) -> list[int]:
+    return ledger.sizes([message for _, message in edits])
+
+
+def _first_line(result: ToolCallResult) -> str:
+    """The beginning of what a result says, on one line; what it shows where it says nothing."""
+    parts = [TextContent(result.result)] if isinstance(result.result, str) else result.result
+    texts = (part.text for part in parts if isinstance(part, TextContent))
+    lines = (text.lstrip().partition("\n")[0].rstrip() for text in texts)
+    media = (described(part) for part in parts if isinstance(part, (ImageContent, FileContent)))
+    return next(filter(None, chain(lines, media)), "")[:_FIRST_LINE_CHARACTERS]

@@ -89,6 +89,16 @@ def is_summary(message: ChatMessage) -> bool:
     return is_note(message) and not is_omission_note(message)
 
 
+def written_by(message: ChatMessage) -> str | None:
+    """The strategy that wrote a summary or a digest; None for any other message."""
+    return str(_marker(message).get("strategy")) if is_summary(message) else None
+
+
+def carries_content(message: ChatMessage) -> bool:
+    """Whether the message is a note in which the content of earlier notes can live on."""
+    return is_summary(message) or (is_omission_note(message) and bool(_carried_text(message)))
+
+
 def omission_note(
     template: str,
     *,

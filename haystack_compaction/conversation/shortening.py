@@ -92,7 +92,8 @@ def shortened_arguments(arguments: dict[str, Any], limit: int) -> dict[str, Any]
         cap = even_cap(map(len, entries.values()), limit - sum(len(str(key)) + 8 for key in entries))
         flat = {key: arguments[key] if len(entry) <= cap else shortened(entry, cap) for key, entry in entries.items()}
         whole = {"truncated": shortened(text, limit - len('{"truncated": ""}'))}
-        best = next((shorter for shorter in (flat, whole) if _length(shorter) <= limit), whole)
+        candidates = (flat, best, whole)
+        best = next((shorter for shorter in candidates if _length(shorter) <= limit), min(candidates, key=_length))
     return best if _length(best) < len(text) else arguments
 
 

@@ -105,7 +105,7 @@ def has_replay_data(message: ChatMessage) -> bool:
 
 
 def calls_need_reasoning(message: ChatMessage) -> bool:
-    """Whether its calls are refused without its reasoning, as OpenAI's Responses API does with the items it numbered."""
+    """Whether its calls are refused without its reasoning, as OpenAI's Responses API does with those it numbered."""
     return bool(message.reasonings) and any(call.extra for call in message.tool_calls)
 
 

@@ -11,10 +11,16 @@ from collections.abc import Sequence
 from haystack_compaction.salience.statements import Statement, Voice
 from haystack_compaction.salience.weights import Scale
 
+# A term that more statements have than this is no subject.
 _MOST_STATEMENTS_OF_A_SUBJECT = 12
 
-_COVERED = 0.6
-_COVERED_WITH_CUE = 0.3
+# How much of the older statement the newer one must say again, by the rarity of the terms: when both have a value of
+# the same kind, and when only words differ, which is weaker evidence. With a cue less is enough.
+_SAID_AGAIN = {True: 0.6, False: 0.75}
+_SAID_AGAIN_WITH_CUE = {True: 0.3, False: 0.4}
+
+# Values of these kinds can take each other's place.
+_COMPARABLE = {"amount": "number", "hash": "id", "version": "number"}
 
 # Support, not the signal: a newer statement that covers the older one's subject needs none of these.
 _CUE = re.compile(
@@ -27,71 +33,88 @@ _CUE = re.compile(
 )
 
 
-def superseded(statements: Sequence[Statement], scale: Scale) -> set[int]:
+def corrections(statements: Sequence[Statement], scale: Scale) -> tuple[set[int], set[int]]:
     """
-    Find what was put right later: a user's or assistant's statement with other values on the same subject.
-
-    The newest wins. Whatever else was said before it with the stale value goes too.
+    Find what was put right later: a statement of the user or the assistant that says most of an older one again, with
+    another value. The newest wins, and what repeats the stale value goes with the stale statement.
 
     :param statements: The statements of a conversation, in order.
     :param scale: What knows how rare their terms are.
-    :returns: The indexes of the stale statements.
+    :returns: The indexes of the stale statements, and those of the statements that put them right.
     """
     by_term: dict[str, list[int]] = defaultdict(list)
     stale: set[int] = set()
-    for newer, statement in enumerate(statements):
+    newest: set[int] = set()
+    for index, statement in enumerate(statements):
         if statement.voice is Voice.CALL:
             continue
         if statement.voice is not Voice.TOOL:
-            older = _put_right(statements, scale, newer, by_term)
+            older = _put_right(statements, scale, statement, by_term)
             if older is not None:
-                stale.add(older)
-                stale.update(_repetitions(statements, statement, statements[older], by_term))
+                newest.add(index)
+                stale.update(_repetitions(statements, statement, statements[older], by_term), [older])
         for term in statement.content.terms:
-            by_term[term].append(newer)
-    return stale
+            by_term[term].append(index)
+    return stale, newest - stale
 
 
 def _put_right(
-    statements: Sequence[Statement], scale: Scale, newer: int, by_term: dict[str, list[int]]
+    statements: Sequence[Statement], scale: Scale, newer: Statement, by_term: dict[str, list[int]]
 ) -> int | None:
     """The earlier statement that a newer one takes the place of, if any."""
-    statement = statements[newer]
-    values = statement.content.values
-    shared: dict[int, float] = defaultdict(float)
-    for term in statement.content.terms:
-        earlier = by_term.get(term, ())
-        if term not in values and len(earlier) <= _MOST_STATEMENTS_OF_A_SUBJECT:
-            for older in earlier:
-                shared[older] += scale.rarity(term)
-    best, best_covered = None, _COVERED_WITH_CUE if _CUE.search(statement.text) else _COVERED
-    for older, weight in shared.items():
-        if statements[older].message == statement.message or not _other_value(statements[older], statement):
+    postings = (by_term.get(term, ()) for term in newer.content.terms if term not in newer.content.values)
+    candidates = {older for found in postings if len(found) <= _MOST_STATEMENTS_OF_A_SUBJECT for older in found}
+    if not candidates:
+        return None
+    enough = _SAID_AGAIN_WITH_CUE if _CUE.search(newer.text) else _SAID_AGAIN
+    best, most_said_again = None, 0.0
+    for older in sorted(candidates):
+        old = statements[older]
+        if old.message == newer.message and old.message >= 0:
             continue
-        old = statements[older].content
-        covered = weight / max(sum(scale.rarity(term) for term in old.terms if term not in old.values), 1.0)
-        if covered >= best_covered:
-            best, best_covered = older, covered
+        same_kind = _other_value(old, newer)
+        if not same_kind and old.content.terms <= newer.content.terms:
+            continue
+        said_again = _said_again(old, newer, scale)
+        if said_again >= max(enough[same_kind], most_said_again):
+            best, most_said_again = older, said_again
     return best
 
 
 def _other_value(older: Statement, newer: Statement) -> bool:
-    """Whether both have values of the same kind, and the newer one has one that the older has not."""
+    """Whether the newer statement has a value that the older one has not, in place of one of the same kind."""
     old, new = older.content.values, newer.content.values
-    kinds = {kind for value, kind in new.items() if value not in old}
-    return any(kind in kinds for value, kind in old.items() if value not in new)
+    kinds = {_COMPARABLE.get(kind, kind) for value, kind in new.items() if value not in old}
+    return any(_COMPARABLE.get(kind, kind) in kinds for value, kind in old.items() if value not in new)
+
+
+def _said_again(older: Statement, newer: Statement, scale: Scale) -> float:
+    """The share of what the older statement is about that the newer one is about, too."""
+    total = again = 0.0
+    for term in older.content.terms:
+        if term not in older.content.values:
+            rarity = scale.rarity(term) ** 2
+            total += rarity
+            if term in newer.content.terms:
+                again += rarity
+    return again / total if total else 0.0
 
 
 def _repetitions(
     statements: Sequence[Statement], newer: Statement, older: Statement, by_term: dict[str, list[int]]
-) -> list[int]:
-    """Earlier statements with the stale value and something else of the stale statement."""
-    found = []
-    for value in set(older.content.values) - set(newer.content.values):
-        earlier = by_term.get(value, ())
-        if len(earlier) > _MOST_STATEMENTS_OF_A_SUBJECT:
-            continue
-        for index in earlier:
-            if len(older.content.terms & statements[index].content.terms) > 1:
-                found.append(index)
-    return found
+) -> set[int]:
+    """Earlier statements that have the stale value or name, and a word that both others share."""
+    gone = older.content.terms - newer.content.terms
+    stale = gone & older.content.values.keys() or gone
+    subject = {term for term in older.content.terms & newer.content.terms if _is_telling(term, by_term)}
+    return {
+        index
+        for term in stale
+        if _is_telling(term, by_term)
+        for index in by_term[term]
+        if not subject.isdisjoint(statements[index].content.terms)
+    }
+
+
+def _is_telling(term: str, by_term: dict[str, list[int]]) -> bool:
+    return len(by_term[term]) <= _MOST_STATEMENTS_OF_A_SUBJECT

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.salience.corrections import superseded
+from haystack_compaction.salience.corrections import corrections
 from haystack_compaction.salience.statements import Listener, Statement, Voice
 from haystack_compaction.salience.weights import Scale
 
@@ -25,6 +25,9 @@ _SECTIONS = {heading: voice for voice, heading in _HEADINGS.items()}
 _BULLET = "- "
 _TIMES = re.compile(r" \(x(\d+)\)$")
 _DIGITS = re.compile(r"\d+")
+
+# So many statements that differ in numbers only are kept apart.
+_MOST_VERSIONS = 3
 
 # A statement twice as long must be worth this much more, as a power of two.
 _LENGTH_POWER = 0.7
@@ -69,7 +72,9 @@ def write_digest(
     listener = Listener()
     statements = [*_noted(previous, listener), *listener.statements(messages)]
     scale = Scale(statements)
-    stale = superseded(statements, scale)
+    stale, newest = corrections(statements, scale)
+    for index in newest:
+        statements[index].corrects = True
     unique = _merged([statement for index, statement in enumerate(statements) if index not in stale])
     chosen = _chosen(unique, scale, budget_tokens, count_text)
     digest = _written(chosen)
@@ -94,15 +99,27 @@ def _noted(previous: str, listener: Listener) -> Iterator[Statement]:
 
 
 def _merged(statements: list[Statement]) -> list[Statement]:
-    """The statements without near duplicates: those that differ in numbers only, the newest standing for all."""
-    merged: dict[tuple[Voice, str], Statement] = {}
+    """
+    The statements without what is said again: the newest stands for all.
+
+    What comes in many versions that differ in numbers only is routine, and counts as the same thing said again.
+    """
+    versions: dict[tuple[Voice, str], dict[str, Statement]] = {}
     for statement in statements:
-        key = (statement.voice, _DIGITS.sub("0", statement.text.casefold()))
-        earlier = merged.get(key)
+        pattern = versions.setdefault((statement.voice, _DIGITS.sub("0", statement.text.casefold())), {})
+        earlier = pattern.pop(statement.text, None)
         if earlier is not None:
             statement.times += earlier.times
-        merged[key] = statement
-    return list(merged.values())
+        pattern[statement.text] = statement
+    merged: list[Statement] = []
+    for pattern in versions.values():
+        *older, newest = pattern.values()
+        if len(pattern) > _MOST_VERSIONS:
+            newest.times += sum(statement.times for statement in older)
+            merged.append(newest)
+        else:
+            merged.extend(pattern.values())
+    return merged
 
 
 def _chosen(

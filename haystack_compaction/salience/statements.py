@@ -37,6 +37,7 @@ class Statement:
     :param message: The index of the message in which it is said; -1 for what an earlier digest holds.
     :param content: What it is about.
     :param times: How often it is said.
+    :param corrects: Whether it puts an earlier statement right.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Statement:
     message: int
     content: Content
     times: int = 1
+    corrects: bool = False
 
 
 class Listener:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.salience.corrections import superseded
+from haystack_compaction.salience.corrections import corrections
 from haystack_compaction.salience.statements import Listener
 from haystack_compaction.salience.weights import Scale
 
@@ -26,7 +26,9 @@ def score_units(messages: Sequence[ChatMessage], units: Sequence[Sequence[int]])
     """
     statements = Listener().statements(messages)
     scale = Scale(statements)
-    stale = superseded(statements, scale)
+    stale, newest = corrections(statements, scale)
+    for index in newest:
+        statements[index].corrects = True
     weights: list[list[float]] = [[] for _ in messages]
     sizes = [20] * len(messages)
     for index, statement in enumerate(statements):

@@ -22,6 +22,11 @@ _VERY_TELLING = 0.6
 
 _MOST_REFERENCES = 6
 
+_QUESTION = 0.7
+
+# What is left of the worth of a value whose surroundings are the most common words: the lines of a log.
+_ROUTINE = 0.2
+
 # A start and never the main signal: words with which people state rules, wishes, reasons and failures.
 _RULE = re.compile(
     r"\b(?:never|always|must|don'?t|do not|prefer|only|without|unless|from now on|please|remember|decided|because|"
@@ -43,6 +48,7 @@ class Features:
     :param referred: How much later messages come back to it.
     :param act: Whether it sounds like a rule, a wish, a reason or a failure.
     :param fresh: 1 for what is said once, less the more often it is said.
+    :param asks: Whether it is a question, which is mostly answered by what follows.
     """
 
     rarity: float
@@ -50,11 +56,12 @@ class Features:
     referred: float
     act: float
     fresh: float
+    asks: bool
 
     def weight(self, voice: Voice) -> float:
         """The weight, from who says it and the features."""
         total = _RARITY * self.rarity + _EXACT * self.exact + _REFERRED * self.referred + _ACT * self.act
-        return _VOICE[voice] * total * self.fresh
+        return _VOICE[voice] * total * self.fresh * (_QUESTION if self.asks else 1.0)
 
 
 class Scale:
@@ -76,6 +83,7 @@ class Scale:
             for term in statement.content.terms:
                 self._said[term] += statement.times
                 self._last[term] = statement.message
+        self._kinds = Counter(kind for statement in statements for kind in statement.content.values.values())
         self._log_number = log(1 + sum(statement.times for statement in statements))
 
     def rarity(self, term: str) -> float:
@@ -95,7 +103,8 @@ class Scale:
         :returns: Its features.
         """
         content = statement.content
-        words = [self.rarity(term) for term in content.terms if term not in content.values]
+        words = [self.rarity(term) ** 3 for term in content.terms if term not in content.values]
+        rarity = sum(words) / max(len(words), 4)
         exact = referred = 1.0
         for term in content.terms:
             kind = content.values.get(term)
@@ -105,11 +114,12 @@ class Scale:
             if 1 < said <= _MOST_REFERENCES and self._last[term] > statement.message:
                 referred *= 0.6 if kind else 0.9
         return Features(
-            rarity=(sum(words) / max(len(words), 4)) ** 2 if words else 0.0,
-            exact=1 - exact,
+            rarity=rarity,
+            exact=(1 - exact) * (_ROUTINE + (1 - _ROUTINE) * min(2 * rarity, 1)),
             referred=1 - referred,
-            act=1.0 if _RULE.search(statement.text) or _FAILURE.search(statement.text) else 0.0,
+            act=1.0 if statement.corrects or _RULE.search(statement.text) or _FAILURE.search(statement.text) else 0.0,
             fresh=1 / (1 + log(statement.times)),
+            asks=statement.text.endswith(("?", "？")),
         )
 
     def weight(self, statement: Statement) -> float:

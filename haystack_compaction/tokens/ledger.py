@@ -202,16 +202,6 @@ class TokenLedger(TokenCounter):
         guess = next((number for number, size in enumerate(sizes) if number and size <= target_tokens), len(savings))
         return _smallest_fitting(guess, len(savings), lambda number: self.measure(edited(number)) <= target_tokens)
 
-    def warm_up(self) -> None:
-        """Warm up the counter, which may open a client or load a vocabulary."""
-        if hasattr(self.token_counter, "warm_up"):
-            self.token_counter.warm_up()
-
-    def close(self) -> None:
-        """Release the counter's resources."""
-        if hasattr(self.token_counter, "close"):
-            self.token_counter.close()
-
     def to_dict(self) -> dict[str, Any]:
         """
         Serialize the counter that this ledger remembers for; what it remembers is not kept.

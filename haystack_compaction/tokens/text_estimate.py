@@ -24,7 +24,7 @@ _ASCII_CODES = {
     0b01101001: b"\t",
     0b10110110: b"\n\r",
     0b00000011: b" ",
-    0b00110000: b"\"",
+    0b00110000: b'"',
     0b10110000: b"(",
     0b10100010: b"',",
     0b00111110: b"-",
@@ -45,48 +45,40 @@ _ASCII_CODES = {
 # All other ASCII characters, that is, the control characters.
 _CONTROL_CODE = 0b01101101
 
-# Bytes beyond ASCII: the first byte of a range, which reaches to the next entry, and two codes for all bytes in it. One
-# code is too short to tell all scripts apart, so texts beyond ASCII add up the differences of the second code as well;
-# it is zero for all ASCII characters.
+# Bytes beyond ASCII: each pair is the first byte of a range, which reaches to the next pair, and the code of the range.
+# fmt: off
 _NON_ASCII_CODES = (
     # continuation bytes
-    (0x80, 0b10001010, 0b00000000), (0x84, 0b10000010, 0b00000000), (0x88, 0b10001010, 0b00000000),
-    (0x8C, 0b10000011, 0b00000000), (0x90, 0b10100010, 0b00000000), (0x94, 0b10001010, 0b00000000),
-    (0x98, 0b10000010, 0b00000000), (0x9C, 0b00000010, 0b00000000), (0xA0, 0b10000010, 0b00000000),
-    (0xA8, 0b00000011, 0b00000000), (0xAC, 0b10000010, 0b00000000), (0xB0, 0b10001010, 0b00000000),
-    (0xB4, 0b10000010, 0b00000000), (0xB8, 0b10001010, 0b00000000), (0xBC, 0b10000010, 0b00000000),
+    (0x80, 0b10000010), (0x84, 0b00000000), (0x88, 0b00000001), (0x8C, 0b00000000), (0x90, 0b00000011),
+    (0x94, 0b10000010), (0x98, 0b10000001), (0x9C, 0b00000001), (0xA0, 0b00000000), (0xA8, 0b00000001),
+    (0xAC, 0b00000000), (0xB0, 0b00000010), (0xB4, 0b00000011), (0xB8, 0b00000000), (0xBC, 0b00000010),
     # lead bytes: Latin with accents, Greek, Cyrillic, Hebrew, Arabic
-    (0xC0, 0b10000110, 0b00000001), (0xC3, 0b00100001, 0b00000000), (0xC4, 0b10100010, 0b00000000),
-    (0xC5, 0b00000011, 0b00000000), (0xC6, 0b10101001, 0b01001000), (0xCE, 0b10001010, 0b00000000),
-    (0xCF, 0b10000011, 0b00000000), (0xD0, 0b10000010, 0b00000000), (0xD1, 0b10001010, 0b00000000),
-    (0xD2, 0b01111101, 0b11111111), (0xD5, 0b11100101, 0b11111111), (0xD7, 0b00000010, 0b00000000),
-    (0xD8, 0b10000011, 0b00000000), (0xD9, 0b10000010, 0b00000000), (0xDC, 0b01111101, 0b11111111),
+    (0xC0, 0b10000110), (0xC3, 0b00100111), (0xC4, 0b00010011), (0xC5, 0b00001111), (0xC6, 0b11111110),
+    (0xCE, 0b00000011), (0xCF, 0b00000010), (0xD2, 0b11111111), (0xD5, 0b11111101), (0xD7, 0b00000001),
+    (0xD9, 0b00000000), (0xDA, 0b00000100), (0xDC, 0b11111110),
     # Indic and Thai, symbols, kana, Han, Hangul, emoji
-    (0xE0, 0b10000010, 0b00000000), (0xE1, 0b10001010, 0b00000000), (0xE3, 0b10101010, 0b00000000),
-    (0xE4, 0b00000010, 0b00000000), (0xE5, 0b10000000, 0b00000000), (0xE6, 0b10010010, 0b00000000),
-    (0xE7, 0b10000010, 0b00000000), (0xE9, 0b10101000, 0b00000000), (0xEA, 0b00001111, 0b00000000),
-    (0xEB, 0b10000010, 0b00000000), (0xEC, 0b00000010, 0b00000000), (0xED, 0b00001010, 0b00000000),
-    (0xEE, 0b11110101, 0b11111111), (0xEF, 0b11111101, 0b00110010), (0xF0, 0b10001000, 0b00000001),
+    (0xE0, 0b00000000), (0xE1, 0b00000001), (0xE2, 0b10000010), (0xE3, 0b00000010), (0xE5, 0b00000001),
+    (0xE6, 0b10000001), (0xE7, 0b00000000), (0xE8, 0b10100100), (0xE9, 0b00000000), (0xEA, 0b00000011),
+    (0xEC, 0b00000000), (0xED, 0b10000010), (0xEE, 0b11111111), (0xEF, 0b10100010), (0xF0, 0b00101110),
 )
+# fmt: on
 
 # Both in tokens / 1024. The second keeps the estimate of a long run of one character growing with the run.
 _PER_DIFFERING_BIT = 163
 _PER_BYTE = 16
 
 
-def _code_tables() -> tuple[bytes, bytes]:
-    codes = bytearray([_CONTROL_CODE]) * 256
-    second_codes = bytearray(256)
+def _code_table() -> bytes:
+    table = bytearray([_CONTROL_CODE]) * 256
     for code, characters in _ASCII_CODES.items():
         for character in characters:
-            codes[character] = code
-    for first, code, second_code in _NON_ASCII_CODES:
-        codes[first:] = bytes([code]) * (256 - first)
-        second_codes[first:] = bytes([second_code]) * (256 - first)
-    return bytes(codes), bytes(second_codes)
+            table[character] = code
+    for first, code in _NON_ASCII_CODES:
+        table[first:] = bytes([code]) * (256 - first)
+    return bytes(table)
 
 
-_CODES, _SECOND_CODES = _code_tables()
+_CODES = _code_table()
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -98,8 +90,8 @@ def estimate_text_tokens(text: str) -> int:
     text and does not depend on what it says. The method and the codes are our own, fitted by local search to the
     token counts of prose in many languages, source code, data formats and logs.
 
-    The mean error of texts of 100 characters or more is about 5 to 10 % for each common kind of text; a single short
-    text may be off by 25 %. Long runs of one repeated character are counted as very few tokens.
+    For texts of 100 characters or more the mean error was between 2 and 13 % for each kind of text measured, and 4 %
+    for English; a single short text may be off by 25 %. Long runs of one character are counted as very few tokens.
 
     :param text: Any string; lone surrogates are fine.
     :returns: The estimated number of tokens: 0 for the empty string, otherwise at least 1.
@@ -110,7 +102,4 @@ def estimate_text_tokens(text: str) -> int:
     codes = int.from_bytes(data.translate(_CODES), "big")
     # Shifting by one byte lines every byte up with its neighbour.
     differing_bits = (codes ^ (codes >> 8)).bit_count()
-    if not text.isascii():
-        codes = int.from_bytes(data.translate(_SECOND_CODES), "big")
-        differing_bits += (codes ^ (codes >> 8)).bit_count()
     return (_PER_DIFFERING_BIT * differing_bits + _PER_BYTE * len(data) + 512) >> 10 or 1

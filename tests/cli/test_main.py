@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+import subprocess
+import sys
+
+import pytest
+
+import haystack_compaction
+
+_WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "{package}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from haystack_compaction.cli import main
+main()
+"""
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, encoding="utf-8")
+
+
+def test_version() -> None:
+    done = run("-m", "haystack_compaction.cli", "--version")
+    assert (done.returncode, done.stdout) == (0, f"haystack-compaction {haystack_compaction.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["preview", "--help"]])
+def test_help(arguments: list[str]) -> None:
+    done = run("-m", "haystack_compaction.cli", *arguments)
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_its_extra_it_says_what_to_install(package: str) -> None:
+    done = run("-c", _WITHOUT.format(package=package))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert 'pip install "haystack-compaction[cli]"' in done.stderr
+
+
+def test_the_package_does_not_import_what_only_the_command_line_needs() -> None:
+    code = (
+        "import sys, haystack_compaction as h; [getattr(h, name) for name in h.__all__]; "
+        "print({'typer', 'rich', 'haystack_compaction.cli'} & set(sys.modules))"
+    )
+    assert run("-c", code).stdout == "set()\n"
