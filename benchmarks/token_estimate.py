@@ -66,8 +66,7 @@ other ASCII text; text beyond ASCII takes longer in proportion to its UTF-8 byte
 
 - It is an estimate: a single short text can be off by a quarter. The errors of many texts partly cancel out.
 - It knows o200k_base only. Other vocabularies give other counts, above all outside English.
-- Long runs of one repeated character count as few tokens. That is right for spaces, dashes and letters, but too low
-  for a long run of the same digit.
+- Long runs of one repeated character are counted by rule of thumb.
 - Languages that took little part in the fitting can be further off than those in the table.
 """
 

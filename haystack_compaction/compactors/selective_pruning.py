@@ -5,14 +5,13 @@
 """Removes completed tool calls with their results, the least relevant first, and keeps every other message."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from haystack import component
-from haystack.dataclasses import ChatMessage, TextContent, ToolCall
+from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.compactors.removal import Removal
@@ -38,27 +37,18 @@ _DEFAULT_NOTE = (
 )
 
 
-class _Relevance(IntEnum):
-    """How much a pair is still needed; the least goes first."""
-
-    SUPERSEDED = 0
-    RESOLVED_ERROR = 1
-    UNUSED = 2
-    #: Later messages name what it names.
-    MENTIONED = 3
-    #: Later messages name something that nobody had named before it.
-    SOURCE = 4
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A call and the message that answers it, by index; `position` is that of the call in its message."""
+class _Pair(NamedTuple):
+    """A call and the message that answers it, by index; `position` is that of the call among its `siblings`."""
 
     step: int
     position: int
     result: int
     call: ToolCall
+    siblings: int
 
+
+#: Pairs that can only go together.
+_Unit: TypeAlias = tuple[_Pair, ...]
 
 # What is left of an assistant message, by its index and the positions of the calls that it has lost. Remembered, so
 # that the ledger meets the same message again.
@@ -127,55 +117,122 @@ class SelectivePruningCompactor(Compactor):
         :param ledger: What knows the size of each message.
         :returns: The messages to go on with, or None when no pair may be removed.
         """
-        units = self._units(conversation)
-        if not units:
-            return None
+        steps = tool_steps(conversation)
+        pairs = [pair for step in steps for pair in _pairs(conversation.messages, step)]
         removal = Removal(conversation, self.note, self.strategy)
-        calls = _calls(units)
-        size_added = removal.size_added(ledger, removed_messages=2 * calls.total(), removed_calls=calls)
+        units: list[_Unit] = []
         remains: _Remains = {}
-        fewest = ledger.fewest_edits(
-            self._savings(conversation, units, ledger),
-            size_before=ledger.count(conversation.messages) + size_added,
+
+        def savings() -> Iterator[int]:
+            sizes = ledger.sizes(conversation.messages)
+            for unit in _least_relevant_first(conversation, self._units(conversation, steps, pairs), pairs):
+                units.append(unit)
+                yield _saving(removal, unit, sizes, remains, ledger)
+
+        return ledger.edited_to_fit(
+            savings(),
+            size_before=ledger.count(conversation.messages) + removal.size_added(ledger, removed_messages=1),
             target_tokens=target_tokens,
             edited=lambda number: _without(removal, units[:number], remains),
         )
-        return _without(removal, units[:fewest], remains)
 
-    def _units(self, conversation: Conversation) -> list[list[_Pair]]:
-        """The pairs that may go, in the order in which they go; those that can only go together in one list."""
-        steps = tool_steps(conversation)
-        pairs = {step.index: _pairs(conversation.messages, step) for step in steps}
-        openers = loop_openers(conversation)
+    def _units(self, conversation: Conversation, steps: list[ToolStep], pairs: list[_Pair]) -> list[_Unit]:
+        """The pairs that may go, oldest first; those that can only go together in one unit."""
         older = older_tool_steps(
-            conversation,
-            steps,
-            min_keep_steps=self.min_keep_steps,
-            preserve_recent_turns=self.preserve_recent_turns,
+            conversation, steps, min_keep_steps=self.min_keep_steps, preserve_recent_turns=self.preserve_recent_turns
         )
-        units = [
-            unit
-            for step in older
-            if step.index not in openers
-            for unit in self._units_of_step(conversation.messages[step.index], pairs[step.index])
-        ]
-        relevance = _relevance(conversation, [pair for step in steps for pair in pairs[step.index]])
-        return sorted(units, key=lambda unit: (max(relevance[pair.result] for pair in unit), unit[0].result))
+        removable = {step.index for step in older} - loop_openers(conversation)
+        units: list[_Unit] = []
+        for index, group in groupby(pairs, key=lambda pair: pair.step):
+            if index in removable:
+                units.extend(self._units_of_step(conversation.messages[index], tuple(group)))
+        return units
 
-    def _units_of_step(self, message: ChatMessage, pairs: list[_Pair]) -> list[list[_Pair]]:
+    def _units_of_step(self, message: ChatMessage, pairs: _Unit) -> list[_Unit]:
         removable = [pair for pair in pairs if pair.call.tool_name not in self.keep_tools]
         if not message.reasonings and not has_replay_data(message):
-            return [[pair] for pair in removable]
+            return [(pair,) for pair in removable]
         return [pairs] if len(removable) == len(pairs) else []
 
-    def _savings(self, conversation: Conversation, units: list[list[_Pair]], ledger: TokenLedger) -> list[int]:
-        """What the removal of each unit saves. Of a message that keeps other calls or a text, its share is a guess."""
-        sizes = ledger.sizes(conversation.messages)
-        calls: Counter[int] = Counter(pair.step for unit in units for pair in unit)
-        return [sum(sizes[pair.result] + sizes[pair.step] // calls[pair.step] for pair in unit) for unit in units]
+
+def _pairs(messages: Sequence[ChatMessage], step: ToolStep) -> list[_Pair]:
+    message = messages[step.index]
+    positions = answered_calls(message, [messages[index] for index in step.results])
+    calls = message.tool_calls
+    return [
+        _Pair(step.index, position, result, calls[position], len(calls))
+        for result, position in zip(step.results, positions, strict=True)
+    ]
 
 
-def _without(removal: Removal, units: list[list[_Pair]], remains: _Remains) -> list[ChatMessage]:
+def _least_relevant_first(conversation: Conversation, units: list[_Unit], pairs: list[_Pair]) -> Iterator[_Unit]:
+    """The units in the order in which they go. What is named by whom is only looked up as far as somebody asks."""
+    canonical = [_canonical(pair.call.arguments) for pair in pairs]
+    superseded, resolved = _outdated(conversation.messages, pairs, canonical)
+    for outdated in (superseded, superseded | resolved):
+        yield from (unit for unit in units if all(pair.result in outdated for pair in unit))
+        units = [unit for unit in units if not all(pair.result in outdated for pair in unit)]
+    named = IdentifierIndex(_naming_texts(conversation, pairs, canonical))
+    mentioned: list[_Unit] = []
+    sources: list[_Unit] = []
+    for unit in units:
+        uses = [named.named_after(_result_text(conversation.messages[pair.result]), pair.result) for pair in unit]
+        if any(first for _, first in uses):
+            sources.append(unit)
+        elif any(later for later, _ in uses):
+            mentioned.append(unit)
+        else:
+            yield unit
+    yield from mentioned
+    yield from sources
+
+
+def _outdated(messages: Sequence[ChatMessage], pairs: list[_Pair], canonical: list[str]) -> tuple[set[int], set[int]]:
+    """The results that a later identical call superseded, and the errors that a later success of the tool resolved."""
+    superseded: set[int] = set()
+    resolved: set[int] = set()
+    called: set[tuple[str, str]] = set()
+    succeeded: set[tuple[str, str]] = set()
+    successful_tools: set[str] = set()
+    for pair, arguments in zip(reversed(pairs), reversed(canonical), strict=True):
+        tool = pair.call.tool_name
+        call = tool, arguments
+        failed = any(result.error for result in messages[pair.result].tool_call_results)
+        if call in (called if failed else succeeded):
+            superseded.add(pair.result)
+        elif failed and tool in successful_tools:
+            resolved.add(pair.result)
+        called.add(call)
+        if not failed:
+            succeeded.add(call)
+            successful_tools.add(tool)
+    return superseded, resolved
+
+
+def _naming_texts(conversation: Conversation, pairs: list[_Pair], canonical: list[str]) -> Iterator[tuple[int, str]]:
+    """What user and assistant say and what calls are given, oldest first. What compaction wrote needs nothing."""
+    notes = set(conversation.notes)
+    arguments: dict[int, list[str]] = defaultdict(list)
+    for pair, text in zip(pairs, canonical, strict=True):
+        arguments[pair.step].append(text)
+    for index, message in enumerate(conversation.messages):
+        if message._role in (ChatRole.USER, ChatRole.ASSISTANT) and index not in notes:
+            yield from ((index, part.text) for part in message._content if isinstance(part, TextContent))
+            yield from ((index, text) for text in arguments.get(index, ()))
+
+
+def _saving(removal: Removal, unit: _Unit, sizes: list[int], remains: _Remains, ledger: TokenLedger) -> int:
+    """What the removal of a unit saves; where its message keeps other calls, a little less than that."""
+    results = sum(sizes[pair.result] for pair in unit)
+    pair = unit[0]
+    message = removal.conversation.messages[pair.step]
+    if len(unit) < pair.siblings:
+        return results + ledger.count([ChatMessage(_role=message.role, _content=[pair.call])])
+    rest = _rest(message, pair.step, frozenset(pair.position for pair in unit), remains)
+    return results + sizes[pair.step] - (0 if rest is None else ledger.count([rest]))
+
+
+def _without(removal: Removal, units: list[_Unit], remains: _Remains) -> list[ChatMessage]:
     """The conversation without the given units."""
     gone = {pair.result for unit in units for pair in unit}
     lost: dict[int, list[int]] = {}
@@ -199,45 +256,8 @@ def _rest(message: ChatMessage, index: int, lost: frozenset[int], remains: _Rema
     return remains[index, lost]
 
 
-def _calls(units: Iterable[list[_Pair]]) -> Counter[str]:
+def _calls(units: Iterable[_Unit]) -> Counter[str]:
     return Counter(pair.call.tool_name for unit in units for pair in unit)
-
-
-def _pairs(messages: Sequence[ChatMessage], step: ToolStep) -> list[_Pair]:
-    message = messages[step.index]
-    positions = answered_calls(message, [messages[index] for index in step.results])
-    calls = message.tool_calls
-    return [
-        _Pair(step.index, position, result, calls[position])
-        for result, position in zip(step.results, positions, strict=True)
-    ]
-
-
-def _relevance(conversation: Conversation, pairs: list[_Pair]) -> dict[int, _Relevance]:
-    """How relevant each pair still is, by the index of its result."""
-    index = IdentifierIndex(conversation)
-    relevance: dict[int, _Relevance] = {}
-    # What newer pairs called and whether that went well, hence the walk from the newest to the oldest.
-    called: set[tuple[str, str]] = set()
-    succeeded: set[tuple[str, str]] = set()
-    successful_tools: set[str] = set()
-    for pair in reversed(pairs):
-        tool = pair.call.tool_name
-        call = tool, _canonical(pair.call.arguments)
-        message = conversation.messages[pair.result]
-        failed = any(result.error for result in message.tool_call_results)
-        if call in (called if failed else succeeded):
-            relevance[pair.result] = _Relevance.SUPERSEDED
-        elif failed and tool in successful_tools:
-            relevance[pair.result] = _Relevance.RESOLVED_ERROR
-        else:
-            named, new = index.named_after(_result_text(message), pair.result)
-            relevance[pair.result] = _Relevance.SOURCE if new else _Relevance(_Relevance.UNUSED + named)
-        called.add(call)
-        if not failed:
-            succeeded.add(call)
-            successful_tools.add(tool)
-    return relevance
 
 
 def _canonical(arguments: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from haystack import component, logging
@@ -133,19 +133,19 @@ class SummarizationCompactor(Compactor):
             summarized or a summary would be no smaller.
         """
         regions = self._regions(conversation)
-        untried, written = list(regions), list[tuple[_OldPart, str]]()
+        tried: set[SummaryScope] = set()
+        written: list[tuple[_OldPart, str]] = []
         # What is too small for a summary of full length is only looked at when nothing else is left.
-        for tight in (False, True):
-            for region in list(untried):
-                old = self._old_part(conversation, region, written, target_tokens, ledger, tight=tight)
-                if old is None:
-                    continue
-                untried.remove(region)
-                text = yield from self._text(conversation, old, ledger)
-                if text and old.is_larger_than(text, conversation, ledger):
-                    written.append((old, text))
-                if written and not ledger.exceeds(_with_summaries(conversation, written), target_tokens):
-                    untried.clear()
+        for tight, region in product((False, True), regions):
+            if written and not ledger.exceeds(_with_summaries(conversation, written), target_tokens):
+                break
+            old = self._old_part(conversation, region, written, target_tokens, ledger, tight=tight)
+            if old is None or region.scope in tried:
+                continue
+            tried.add(region.scope)
+            text = yield from self._text(conversation, old, ledger)
+            if text and old.is_larger_than(text, conversation, ledger):
+                written.append((old, text))
         written.extend(_joined(conversation, regions, written))
         return _with_summaries(conversation, written) if written else None
 

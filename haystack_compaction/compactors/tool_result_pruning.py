@@ -5,7 +5,7 @@
 """Replaces older tool results by a line that says what was there, and shortens oversized arguments of older calls."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextCon
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY
-from haystack_compaction.conversation.shortening import described, with_short_strings
+from haystack_compaction.conversation.shortening import described, strings_in, with_short_strings
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.conversation.tool_steps import (
     ToolStep,
@@ -110,27 +110,25 @@ class ToolResultPruningCompactor(Compactor):
         :returns: The messages to go on with, or None when nothing may be rewritten.
         """
         messages, sizes = conversation.messages, ledger.sizes(conversation.messages)
-        edits = self._edits(conversation, sizes)
-        savings = {index: sizes[index] - size for (index, _), size in zip(edits, _sizes(edits, ledger), strict=True)}
-        edits = [edit for edit in edits if savings[edit[0]] > 0]
-        if not edits:
-            return None
+        made: list[tuple[int, ChatMessage]] = []
+
+        def savings() -> Iterator[int]:
+            for index, message in self._edits(conversation, sizes):
+                saving = sizes[index] - ledger.count([message])
+                # A placeholder can be larger than a small result.
+                if saving > 0:
+                    made.append((index, message))
+                    yield saving
 
         def edited(number: int) -> list[ChatMessage]:
             compacted = list(messages)
-            for index, message in edits[:number]:
+            for index, message in made[:number]:
                 compacted[index] = message
             return compacted
 
-        fewest = ledger.fewest_edits(
-            [savings[index] for index, _ in edits],
-            size_before=sum(sizes),
-            target_tokens=target_tokens,
-            edited=edited,
-        )
-        return edited(fewest)
+        return ledger.edited_to_fit(savings(), size_before=sum(sizes), target_tokens=target_tokens, edited=edited)
 
-    def _edits(self, conversation: Conversation, sizes: list[int]) -> list[tuple[int, ChatMessage]]:
+    def _edits(self, conversation: Conversation, sizes: list[int]) -> Iterator[tuple[int, ChatMessage]]:
         """The messages that may be rewritten, by index and as they would be, in the order in which they are."""
         messages = conversation.messages
         steps = older_tool_steps(
@@ -139,20 +137,14 @@ class ToolResultPruningCompactor(Compactor):
             min_keep_steps=self.min_keep_steps,
             preserve_recent_turns=self.preserve_recent_turns,
         )
+        for index in chain.from_iterable(step.results for step in steps):
+            if sizes[index] > self.min_tokens and self._is_prunable(messages[index]):
+                yield index, self._pruned(messages[index], sizes[index])
         openers = loop_openers(conversation)
-        results = [index for step in steps for index in step.results if self._is_prunable(messages[index])]
-        calls = [step.index for step in steps if step.index not in openers and self._is_shrinkable(messages, step)]
-        return [
-            *(
-                (index, self._pruned(messages[index], sizes[index]))
-                for index in results
-                if self._is_large(sizes[index])
-            ),
-            *((index, self._shrunk(messages[index], sizes[index])) for index in calls if self._is_large(sizes[index])),
-        ]
-
-    def _is_large(self, size: int) -> bool:
-        return size > self.min_tokens
+        for step in steps:
+            index = step.index
+            if sizes[index] > self.min_tokens and index not in openers and self._is_shrinkable(messages, step):
+                yield index, self._shrunk(messages[index], sizes[index])
 
     def _is_prunable(self, message: ChatMessage) -> bool:
         meta_keys = (COMPACTION_META_KEY, *self.skip_meta_keys)
@@ -166,7 +158,7 @@ class ToolResultPruningCompactor(Compactor):
             return False
         if step.in_current_task and has_replay_data(message):
             return False
-        return not any(call.tool_name in self.keep_tools for call in message.tool_calls)
+        return _has_long_strings(message) and not any(call.tool_name in self.keep_tools for call in message.tool_calls)
 
     def _pruned(self, message: ChatMessage, size: int) -> ChatMessage:
         results = [replace(result, result=self._placeholder(result, size)) for result in message.tool_call_results]
@@ -193,8 +185,8 @@ class ToolResultPruningCompactor(Compactor):
         return {**meta, COMPACTION_META_KEY: {"strategy": self.strategy, "original_tokens": size}}
 
 
-def _sizes(edits: list[tuple[int, ChatMessage]], ledger: TokenLedger) -> list[int]:
-    return ledger.sizes([message for _, message in edits])
+def _has_long_strings(message: ChatMessage) -> bool:
+    return any(len(string) > _STRING_CHARACTERS for call in message.tool_calls for string in strings_in(call.arguments))
 
 
 def _first_line(result: ToolCallResult) -> str:

@@ -77,8 +77,8 @@ class TruncationCompactor(Compactor):
     Tool results, texts of user and assistant, and the arguments of calls (inside valid JSON) are cut down to a common
     size, as large as the target allows; their head and tail stay, with a marker between them that says how much went.
     Images and files give way to a text with their name and type, oldest first. The newest step, the current task's
-    user message and the turns of `preserve_recent_turns` come last. System messages, pinned messages and the notes that
-    count what was removed stay as they are. A shortened message says so in `meta["truncated"]`. Costs no call of a model.
+    user message and the turns of `preserve_recent_turns` come last. System messages, pinned messages and omission notes
+    stay as they are. A shortened message says so in `meta["truncated"]`. Costs no call of a model.
 
     ### Usage example
 

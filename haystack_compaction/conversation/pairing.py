@@ -93,6 +93,8 @@ def answered_calls(message: ChatMessage, results: Sequence[ChatMessage]) -> list
     :param results: The messages that answer them, in intact pairs.
     :returns: For each result the position of its call among the message's calls.
     """
+    if len(results) == 1:
+        return [0]
     batch = _Batch(message.tool_calls)
     for answer in results:
         for result in answer.tool_call_results:

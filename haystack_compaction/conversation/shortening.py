@@ -71,6 +71,26 @@ def with_short_strings(value: Any, limit: int, *, _depth: int = 0) -> Any:
     return value
 
 
+def strings_in(value: Any) -> list[str]:
+    """
+    Return all strings in a JSON value that are no keys, however deep they are.
+
+    :param value: What `json.loads` returns.
+    :returns: The strings, in no particular order.
+    """
+    strings: list[str] = []
+    stack = [value]
+    while stack:
+        entry = stack.pop()
+        if isinstance(entry, str):
+            strings.append(entry)
+        elif isinstance(entry, dict):
+            stack.extend(entry.values())
+        elif isinstance(entry, (list, tuple)):
+            stack.extend(entry)
+    return strings
+
+
 def shortened_arguments(arguments: dict[str, Any], limit: int) -> dict[str, Any]:
     """
     Shorten the arguments of a call. They stay an object that can be written as JSON.
@@ -85,7 +105,7 @@ def shortened_arguments(arguments: dict[str, Any], limit: int) -> dict[str, Any]
     text = json_text(arguments)
     if text is None or len(text) <= limit:
         return arguments
-    lengths = [len(string) for string in _strings(arguments)]
+    lengths = [len(string) for string in strings_in(arguments)]
     best = with_short_strings(arguments, even_cap(lengths, limit - len(text) + sum(lengths)))
     if _length(best) > limit:
         entries = {key: _entry_text(entry) for key, entry in arguments.items()}
@@ -151,21 +171,6 @@ def _ends(text: str) -> tuple[str, int, str]:
 
 def _marker(removed: int) -> str:
     return f"[... {removed:,} characters removed ...]"
-
-
-def _strings(value: Any) -> list[str]:
-    """All strings in a JSON value that are no keys."""
-    strings: list[str] = []
-    stack = [value]
-    while stack:
-        entry = stack.pop()
-        if isinstance(entry, str):
-            strings.append(entry)
-        elif isinstance(entry, dict):
-            stack.extend(entry.values())
-        elif isinstance(entry, (list, tuple)):
-            stack.extend(entry)
-    return strings
 
 
 def _entry_text(entry: Any) -> str:

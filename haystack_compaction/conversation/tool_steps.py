@@ -86,14 +86,15 @@ def loop_openers(conversation: Conversation) -> set[int]:
     :returns: The indexes of the messages; empty where the current task has no reasoning.
     """
     openers: set[int] = set()
+    messages = conversation.messages
     previous: int | None = None
     reasons = False
     for step in conversation.steps:
-        roles = [conversation.messages[index].role for index in step]
-        index = step.start + roles.index(ChatRole.ASSISTANT)
-        has_reasoning = bool(conversation.messages[index].reasonings)
+        index = next(index for index in step if messages[index]._role is ChatRole.ASSISTANT)
+        has_reasoning = any(isinstance(part, ReasoningContent) for part in messages[index]._content)
         reasons = reasons or has_reasoning
-        if reasons and (previous is None or ChatRole.USER in roles):
+        follows_nudge = any(messages[before]._role is ChatRole.USER for before in range(step.start, index))
+        if reasons and (previous is None or follows_nudge):
             openers.add(index if has_reasoning or previous is None else previous)
         previous = index
     return openers

@@ -7,7 +7,6 @@
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Any, TypeVar
 
 from haystack import logging
@@ -178,29 +177,40 @@ class TokenLedger(TokenCounter):
             return number
         return _smallest_fitting(number, len(units), lambda guess: self.measure(without(guess)) <= target_tokens)
 
-    def fewest_edits(
+    def edited_to_fit(
         self,
-        savings: Sequence[int],
+        savings: Iterable[int],
         *,
         size_before: int,
         target_tokens: int,
-        edited: Callable[[int], Sequence[ChatMessage]],
-    ) -> int:
+        edited: Callable[[int], list[ChatMessage]],
+    ) -> list[ChatMessage] | None:
         """
-        Return how many edits must be made, in the order given, for the conversation to fit the target.
+        Make as few edits, in the order given, as it takes for the conversation to fit the target.
 
-        What the edits save may be a guess: it says where to look first, and the conversations on both sides of the
-        answer are measured.
+        What an edit saves may be a guess, and no more of them are asked for than are needed: where they say that it
+        fits, the conversation is measured, and its size is what the next savings come off.
 
         :param savings: The tokens that each edit is expected to save, in the order in which they are made.
-        :param size_before: The size that the savings come off.
+        :param size_before: The size that they come off.
         :param target_tokens: The size to come under.
         :param edited: Returns the conversation with the first so many edits made.
-        :returns: The smallest sufficient number, at least 1, or the number of all edits when even that is not enough.
+        :returns: The conversation with all edits made when even that is not enough; None when there are none.
         """
-        sizes = accumulate(savings, lambda size, saving: size - saving, initial=size_before)
-        guess = next((number for number, size in enumerate(sizes) if number and size <= target_tokens), len(savings))
-        return _smallest_fitting(guess, len(savings), lambda number: self.measure(edited(number)) <= target_tokens)
+        number, size, conversation = 0, size_before, None
+        for saving in savings:
+            number += 1
+            size -= saving
+            if size <= target_tokens:
+                conversation = edited(number)
+                size = self.measure(conversation)
+                if size <= target_tokens:
+                    break
+        else:
+            return edited(number) if number else None
+        if not self.whole_only:
+            return conversation
+        return edited(_smallest_fitting(number, number, lambda guess: self.measure(edited(guess)) <= target_tokens))
 
     def to_dict(self) -> dict[str, Any]:
         """
