@@ -4,11 +4,12 @@
 
 """One pass: measure, compact, check what came back, report. The hook and the pipeline node share it."""
 
-import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TypeAlias, TypeVar
 
 from haystack import logging
 from haystack.dataclasses import ChatMessage
@@ -29,6 +30,10 @@ from haystack_compaction.tokens.calibration import RequestSize
 from haystack_compaction.tokens.ledger import TokenLedger
 
 logger = logging.getLogger(__name__)
+
+
+#: The conversation to go on with, and what was done to it.
+Outcome: TypeAlias = tuple[list[ChatMessage], CompactionReport]
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class CompactionPass:
         self._marked = [_marked_as_task(message) if message is task else message for message in messages]
         self._original = {id(marked): message for marked, message in zip(self._marked, messages, strict=True)}
 
-    def run(self) -> tuple[list[ChatMessage], CompactionReport]:
+    def run(self) -> Outcome:
         """
         Compact.
 
@@ -137,7 +142,7 @@ class CompactionPass:
             return self._failed(error)
         return self._finished(compacted)
 
-    async def run_async(self) -> tuple[list[ChatMessage], CompactionReport]:
+    async def run_async(self) -> Outcome:
         """
         Compact without blocking the event loop.
 
@@ -153,13 +158,13 @@ class CompactionPass:
     def _room(self) -> int:
         return self.request.room_for_messages(self.target_tokens)
 
-    def _failed(self, error: Exception) -> tuple[list[ChatMessage], CompactionReport]:
+    def _failed(self, error: Exception) -> Outcome:
         logger.exception(
             "{compactor} failed; the conversation stays as it is.", compactor=type(self.compactor).__name__
         )
         return self._unchanged(f"the compactor failed with {type(error).__name__}")
 
-    def _finished(self, compacted: list[ChatMessage] | None) -> tuple[list[ChatMessage], CompactionReport]:
+    def _finished(self, compacted: list[ChatMessage] | None) -> Outcome:
         if compacted is None:
             return self._unchanged("the compactor found nothing that it may remove")
         checked = [self._original.get(id(message), message) for message in self._checked(compacted)]
@@ -168,7 +173,7 @@ class CompactionPass:
             return self._unchanged("what the compactor returned was no smaller")
         return checked, self._report(checked, tokens_before, tokens_after)
 
-    def _unchanged(self, reason: str) -> tuple[list[ChatMessage], CompactionReport]:
+    def _unchanged(self, reason: str) -> Outcome:
         tokens = self.ledger.measure(self.messages)
         return list(self.messages), self._report(self.messages, tokens, tokens, reason=reason)
 
@@ -230,6 +235,41 @@ class CompactionPass:
         )
 
 
+_ReturnT = TypeVar("_ReturnT")
+
+
+def run_passes(passes: Generator["CompactionPass", Outcome, _ReturnT]) -> _ReturnT:
+    """
+    Run passes that depend on each other.
+
+    :param passes: A generator that yields a pass and is sent what it came to.
+    :returns: What the generator returns.
+    """
+    try:
+        compaction = next(passes)
+        while True:
+            compaction = passes.send(compaction.run())
+    except StopIteration as finished:
+        returned: _ReturnT = finished.value
+        return returned
+
+
+async def run_passes_async(passes: Generator["CompactionPass", Outcome, _ReturnT]) -> _ReturnT:
+    """
+    Run passes that depend on each other, without blocking the event loop.
+
+    :param passes: A generator that yields a pass and is sent what it came to.
+    :returns: What the generator returns.
+    """
+    try:
+        compaction = next(passes)
+        while True:
+            compaction = passes.send(await compaction.run_async())
+    except StopIteration as finished:
+        returned: _ReturnT = finished.value
+        return returned
+
+
 def _marked_as_task(message: ChatMessage) -> ChatMessage:
     return replace(message, _meta={**message.meta, CURRENT_TASK_META_KEY: True})
 
@@ -247,14 +287,15 @@ def _by_gap(messages: Sequence[ChatMessage], *, kept: set[int]) -> list[tuple[in
 
 
 def _original_of(message: ChatMessage, candidates: list[ChatMessage]) -> ChatMessage | None:
-    """The message that the given one is most likely a version of: same role, same calls answered, a common beginning."""
+    """The message that the given one is most likely a version of: same role, same calls answered, common beginning."""
 
     def answers(message: ChatMessage) -> list[str]:
         return [result.origin.tool_name for result in message.tool_call_results]
 
     def likeness(candidate: ChatMessage) -> tuple[int, bool]:
         text = candidate.text or ""
-        return len(os.path.commonprefix([text, message.text or ""])), not text.strip()
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(text, message.text or "", strict=False))
+        return len(list(same)), not text.strip()
 
     alike = [candidate for candidate in candidates if candidate.role is message.role]
     return max((c for c in alike if answers(c) == answers(message)), key=likeness, default=None)

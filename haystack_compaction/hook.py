@@ -6,8 +6,7 @@
 
 import threading
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from haystack import logging
@@ -21,12 +20,12 @@ from haystack.tracing.tracer import tracer
 from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle
-from haystack_compaction.compaction_pass import CompactionPass, strategy_name
+from haystack_compaction.compaction_pass import run_passes, run_passes_async, strategy_name
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.report import CompactionReport
-from haystack_compaction.tokens.calibration import RequestSize, usage_ratio
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.window import ContextWindowError, Passes, Window, WindowGuard
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +34,14 @@ _TAG = "haystack.agent.hook.compaction."
 
 class CompactionHook:
     """
-    Compacts an Agent's conversation once it fills too much of the model's context window.
+    Keeps an Agent's conversation inside the model's context window.
 
     Before every call of the chat generator the hook estimates the size of the whole request, messages and tool schemas,
     and corrects its estimate by the usage that the provider reported. At `compact_at` of the window it hands the
-    conversation to the compactor, to bring it down to `compact_to`. Nothing in it can end a run: what fails is logged,
-    and the conversation stays as it is.
+    conversation to the compactor, to bring it down to `compact_to`. When that is not enough, because the newest
+    messages alone are too large, say, the largest contents are shortened. A compaction that did not help is not tried
+    again until the conversation has grown. Nothing in the hook can end a run, with one exception: what may not be
+    touched is larger than the window. Then no request could succeed, and the error says which message is too large.
 
     One hook may serve any number of runs at the same time, in threads and on event loops.
 
@@ -61,6 +62,9 @@ class CompactionHook:
     :param compact_to: The share of the window that compaction aims for, greater than 0. Lower means less often, but
         more at a time.
     :param token_counter: What measures messages; None for `EstimateTokenCounter`.
+    :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
+    :param last_resort: Whether the largest contents are shortened when a request would not fit even after a compaction.
+    :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
     :raises ValueError: If a setting is out of its range.
     """
 
@@ -75,22 +79,25 @@ class CompactionHook:
         compact_at: float = 0.7,
         compact_to: float = 0.4,
         token_counter: TokenCounter | None = None,
+        reserve_tokens: int | None = None,
+        last_resort: bool = True,
+        repair: bool = True,
     ) -> None:
-        if context_window < 1:
-            raise ValueError(f"`context_window` must be at least 1 token, got {context_window}.")
-        if not 0 < compact_to < compact_at <= 1:
-            raise ValueError(
-                f"`compact_to` and `compact_at` must satisfy 0 < compact_to < compact_at <= 1, got "
-                f"compact_to={compact_to} and compact_at={compact_at}. A conversation that is compacted to its own "
-                f"trigger would be compacted again at every step."
-            )
+        self.window = Window(
+            context_window=context_window,
+            compact_at=compact_at,
+            compact_to=compact_to,
+            reserve_tokens=reserve_tokens,
+            last_resort=last_resort,
+            repair=repair,
+        )
         self.compactor = compactor
         self.context_window = context_window
         self.compact_at = compact_at
         self.compact_to = compact_to
         self.token_counter = token_counter or EstimateTokenCounter()
         self._ledger = TokenLedger(self.token_counter)
-        self._runs: weakref.WeakKeyDictionary[State, _Run] = weakref.WeakKeyDictionary()
+        self._runs: weakref.WeakKeyDictionary[State, WindowGuard] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def run(self, state: State) -> None:
@@ -98,11 +105,14 @@ class CompactionHook:
         Compact the conversation in the Agent's state if it is due.
 
         :param state: The Agent's live state; `messages` and `context_tokens` are rewritten in it.
+        :raises ContextWindowError: If what may not be touched is larger than the window.
         """
         try:
-            compaction = self._due_pass(state)
-            if compaction is not None:
-                self._apply(state, compaction, *compaction.run())
+            passes = self._due_passes(state)
+            if passes is not None:
+                self._apply(state, *run_passes(passes))
+        except ContextWindowError:
+            raise
         except Exception:
             logger.exception("The compaction hook failed; the conversation stays as it is.")
 
@@ -111,11 +121,14 @@ class CompactionHook:
         Do what `run` does, without blocking the event loop.
 
         :param state: The Agent's live state; `messages` and `context_tokens` are rewritten in it.
+        :raises ContextWindowError: If what may not be touched is larger than the window.
         """
         try:
-            compaction = self._due_pass(state)
-            if compaction is not None:
-                self._apply(state, compaction, *await compaction.run_async())
+            passes = self._due_passes(state)
+            if passes is not None:
+                self._apply(state, *await run_passes_async(passes))
+        except ContextWindowError:
+            raise
         except Exception:
             logger.exception("The compaction hook failed; the conversation stays as it is.")
 
@@ -144,10 +157,8 @@ class CompactionHook:
         return default_to_dict(
             self,
             compactor=component_to_dict(obj=self.compactor, name="compactor"),
-            context_window=self.context_window,
-            compact_at=self.compact_at,
-            compact_to=self.compact_to,
             token_counter=component_to_dict(obj=self.token_counter, name="token_counter"),
+            **asdict(self.window),
         )
 
     @classmethod
@@ -165,47 +176,30 @@ class CompactionHook:
         hook: CompactionHook = default_from_dict(cls, data)
         return hook
 
-    def _due_pass(self, state: State) -> CompactionPass | None:
-        """The pass to run now, or None while there is room."""
+    def _due_passes(self, state: State) -> Passes | None:
+        """What is to be done before the next request, or None while there is room."""
         messages = state.data.get("messages") or []
-        run = self._run_of(state)
-        tools_tokens = self._ledger.count([], state.data.get("tools"))
-        run.learn(state.data.get("context_tokens") or 0, messages, tools_tokens, self._ledger)
-        request = RequestSize(ratio=run.ratio, tools_tokens=tools_tokens)
-        trigger = self.context_window * self.compact_at
-        tokens = request.of(run.count(messages, self._ledger))
-        if self._ledger.whole_only and run.reported == 0 and tokens >= trigger / 2:
-            tokens = request.of(self._ledger.measure(messages))
-        due = tokens >= trigger
-        _tag(estimated_context_tokens=tokens, triggered=due, strategy=strategy_name(self.compactor))
-        if not due:
-            return None
-        target_tokens = int(self.context_window * self.compact_to)
-        _tag(target_tokens=target_tokens)
-        return CompactionPass(
-            self.compactor,
-            messages,
-            target_tokens,
-            self._ledger,
-            request=request,
-            task=run.task,
-            context_window=self.context_window,
-        )
+        guard = self._guard_of(state)
+        if self.window.repair:
+            valid = guard.repaired(messages)
+            if valid is not messages:
+                state.set("messages", valid, handler_override=replace_values)
+                messages = valid
+        tokens = guard.observe(messages, state.data.get("tools"), state.data.get("context_tokens") or 0)
+        due = guard.is_due(tokens)
+        _tag(strategy=strategy_name(self.compactor), estimated_context_tokens=tokens, triggered=due)
+        return guard.passes(messages, tokens) if due else None
 
-    def _apply(
-        self, state: State, compaction: CompactionPass, messages: list[ChatMessage], report: CompactionReport
-    ) -> None:
-        """Write the outcome of a pass into the state, the log and the trace."""
-        _tag(compacted=report.compacted, context_tokens=report.tokens_after)
+    def _apply(self, state: State, messages: list[ChatMessage], report: CompactionReport) -> None:
+        """Write what came of it into the state, the log and the trace."""
+        _tag(compacted=report.compacted, context_tokens=report.tokens_after, target_tokens=report.target_tokens)
         if not report.compacted:
             return
         state.set("messages", messages, handler_override=replace_values)
-        run = self._run_of(state)
-        if run.reported:
-            # The Agent's own meaning of this key: everything through the last assistant message.
-            counted = messages[: _last_assistant(messages) + 1] or messages
-            run.reported = compaction.request.of(self._ledger.count(counted))
-            state.set("context_tokens", run.reported)
+        reported = self._guard_of(state).reported
+        if reported:
+            # The Agent's own meaning of this key: everything through the newest reply.
+            state.set("context_tokens", reported)
         logger.info(
             "Compacted the conversation at step {step} from {before} to {after} tokens, target {target}: {removed} "
             "messages removed, {rewritten} rewritten.",
@@ -217,47 +211,13 @@ class CompactionHook:
             rewritten=report.rewritten_messages,
         )
 
-    def _run_of(self, state: State) -> "_Run":
+    def _guard_of(self, state: State) -> WindowGuard:
         with self._lock:
-            run = self._runs.get(state)
-            if run is None:
-                run = self._runs[state] = _Run(task=_task_at_start(state))
-            return run
-
-
-@dataclass
-class _Run:
-    """What the hook knows about one run of an Agent."""
-
-    #: The user message that the run was started with; None where the run was joined later.
-    task: ChatMessage | None
-    #: The provider's tokens for each token counted.
-    ratio: float = 1.0
-    #: The `context_tokens` that the ratio was learned from, or that were written after a compaction.
-    reported: int = 0
-    #: The messages of the newest step, and their size.
-    _counted: tuple[list[ChatMessage], int] = field(default_factory=lambda: ([], 0))
-
-    def count(self, messages: Sequence[ChatMessage], ledger: TokenLedger) -> int:
-        """The size of the conversation. Mostly only its end is new, so only that is looked at."""
-        known, total = self._counted
-        # Lists of the same objects compare at the speed of memory.
-        if ledger.whole_only or messages[: len(known)] != known:
-            total = ledger.count(messages)
-        else:
-            total += ledger.count(messages[len(known) :])
-        self._counted = (list(messages), total)
-        return total
-
-    def learn(
-        self, context_tokens: int, messages: Sequence[ChatMessage], tools_tokens: int, ledger: TokenLedger
-    ) -> None:
-        """Learn the ratio from the usage of the newest reply. A number that was seen before is no news: it is stale."""
-        if context_tokens in (0, self.reported):
-            return
-        self.reported = context_tokens
-        counted = messages[: _last_assistant(messages) + 1] or messages
-        self.ratio = usage_ratio(reported=context_tokens, counted=ledger.count(counted) + tools_tokens)
+            guard = self._runs.get(state)
+            if guard is None:
+                guard = WindowGuard(self.window, self.compactor, self._ledger, task=_task_at_start(state))
+                self._runs[state] = guard
+            return guard
 
 
 def _task_at_start(state: State) -> ChatMessage | None:
@@ -270,13 +230,6 @@ def _task_at_start(state: State) -> ChatMessage | None:
         return newest
     conversation = Conversation(messages)
     return None if conversation.task_index is None else conversation.messages[conversation.task_index]
-
-
-def _last_assistant(messages: Sequence[ChatMessage]) -> int:
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role is ChatRole.ASSISTANT:
-            return index
-    return -1
 
 
 def _tag(**tags: Any) -> None:

@@ -28,6 +28,10 @@ class PassContext:
     stages: list[dict[str, Any]] = field(default_factory=list)
     llm_calls: int = 0
     llm_usage: dict[str, int] = field(default_factory=dict)
+    #: Whether to do without a model this time, because it failed not long ago.
+    model_is_paused: bool = False
+    #: How often a model failed, hung, or wrote what could not be used.
+    model_failures: int = 0
 
     def record_llm_call(self, usage: dict[str, Any] | None) -> None:
         """

@@ -33,8 +33,8 @@ def test_it_builds_the_compactor_that_it_describes():
 def test_it_builds_a_hook_that_an_agent_takes():
     hook = CompactionConfig().build_hook(128_000)
     assert isinstance(hook, CompactionHook)
-    assert hook.compact_at * hook.context_window == pytest.approx(100_000)
-    assert hook.compact_to * hook.context_window == pytest.approx(80_000)
+    assert hook.window.trigger == pytest.approx(100_000)
+    assert hook.window.target == pytest.approx(80_000)
     generator = ScriptedChatGenerator(lambda number, messages: ChatMessage.from_assistant("Done."))
     Agent(chat_generator=generator, hooks={"before_llm": [hook]})
 

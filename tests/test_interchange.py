@@ -111,7 +111,7 @@ def test_a_compactor_that_gains_nothing_is_not_applied():
 
     messages = run_of(30)
     state = state_of(messages)
-    CompactionHook(Growing(), context_window=WINDOW).run(state)
+    CompactionHook(Growing(), context_window=WINDOW, last_resort=False).run(state)
     assert state.data["messages"] == messages
 
 

@@ -6,7 +6,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from haystack import component
 from haystack.components.generators.chat.types import ChatGenerator
@@ -14,7 +14,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 from haystack.token_counters import TokenCounter
 
-from haystack_compaction.compaction_pass import CompactionPass
+from haystack_compaction.compaction_pass import CompactionPass, Outcome, run_passes, run_passes_async
 from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
@@ -22,7 +22,6 @@ from haystack_compaction.compactors.summarization import SummarizationCompactor
 from haystack_compaction.conversation.notes import pin
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.pass_context import current_pass
-from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.ledger import TokenLedger
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 # A digest or a summary keeps hardly anything of a conversation more than so many times its size.
 _SUMMARIZED_AT_MOST = 10
-
-# What a stage hands on: the conversation as it is now, and what was done to it.
-_Outcome: TypeAlias = tuple[list[ChatMessage], CompactionReport]
 
 
 @component
@@ -94,14 +90,7 @@ class HybridCompactor(Compactor):
         :param token_counter: What measures the messages.
         :returns: A new list that is smaller by the counter, or None.
         """
-        stages = self._staged(messages, target_tokens, self._ledger_for(token_counter))
-        outcome = None
-        try:
-            while True:
-                outcome = stages.send(outcome).run()
-        except StopIteration as finished:
-            compacted: list[ChatMessage] | None = finished.value
-            return compacted
+        return run_passes(self._staged(messages, target_tokens, self._ledger_for(token_counter)))
 
     async def compact_async(
         self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter
@@ -114,14 +103,7 @@ class HybridCompactor(Compactor):
         :param token_counter: What measures the messages.
         :returns: A new list that is smaller by the counter, or None.
         """
-        stages = self._staged(messages, target_tokens, self._ledger_for(token_counter))
-        outcome = None
-        try:
-            while True:
-                outcome = await stages.send(outcome).run_async()
-        except StopIteration as finished:
-            compacted: list[ChatMessage] | None = finished.value
-            return compacted
+        return await run_passes_async(self._staged(messages, target_tokens, self._ledger_for(token_counter)))
 
     def resources(self) -> list[object]:
         """
@@ -145,7 +127,7 @@ class HybridCompactor(Compactor):
 
     def _staged(
         self, messages: list[ChatMessage], target_tokens: int, ledger: TokenLedger
-    ) -> Generator[CompactionPass, _Outcome | None, list[ChatMessage] | None]:
+    ) -> Generator[CompactionPass, Outcome, list[ChatMessage] | None]:
         """The passes of the stages that are due, one after the other; is sent what each of them came to."""
         context = current_pass()
         current = [pin(message) if keep else message for message, keep in self._marked_to_keep(messages)]
@@ -154,11 +136,9 @@ class HybridCompactor(Compactor):
             if not ledger.exceeds(current, target_tokens):
                 break
             target = target_tokens * stage.target_factor
-            outcome = yield CompactionPass(
+            current, report = yield CompactionPass(
                 stage.compactor, current, target, ledger, context_window=context.context_window
             )
-            assert outcome is not None
-            current, report = outcome
             context.record_stage(report)
         compacted = [originals.get(id(message), message) for message in current]
         return compacted if ledger.is_smaller(compacted, messages) else None

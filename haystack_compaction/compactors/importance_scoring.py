@@ -19,7 +19,7 @@ from haystack.utils.callable_serialization import deserialize_callable, serializ
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.compactors.model_calls import ModelCaller, Prompt, Reply, Rewriting
 from haystack_compaction.compactors.removal import DEFAULT_OMISSION_NOTE, Removal
-from haystack_compaction.conversation.notes import summary_note, told_by, written_by
+from haystack_compaction.conversation.notes import told_by, written_by
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.salience.digest import write_digest
 from haystack_compaction.salience.units import score_units
@@ -158,11 +158,8 @@ class ImportanceScoringCompactor(Compactor):
         if not removals:
             return None
         if self.omission_note is None or self.scorer is not None or self.chat_generator is not None:
-            return removal.to_fit(removals, target_tokens, ledger)
-        removable = sum(ledger.count([conversation.messages[index] for index in unit]) for unit in removals)
-        room = max(target_tokens - ledger.count(conversation.messages) + removable, 0)
-        compacted = removal.to_fit(removals, target_tokens - int(self.digest_share * room), ledger)
-        return self._with_digest(conversation, compacted, target_tokens, ledger)
+            return removal.without(removal.fewest(removals, target_tokens, ledger))
+        return self._with_digest(conversation, removals, removal, target_tokens, ledger)
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -217,42 +214,32 @@ class ImportanceScoringCompactor(Compactor):
         return [*conversation.removable(head), *units, *([index] for index in summaries)]
 
     def _with_digest(
-        self, conversation: Conversation, compacted: list[ChatMessage], target_tokens: int, ledger: TokenLedger
+        self,
+        conversation: Conversation,
+        removals: list[list[int]],
+        removal: Removal,
+        target_tokens: int,
+        ledger: TokenLedger,
     ) -> list[ChatMessage]:
-        """The conversation with a digest of what was removed in place of the note, where there is room for one."""
-        known = set(map(id, conversation.messages))
-        place = next(index for index, message in enumerate(compacted) if id(message) not in known)
-        # What an earlier pass wrote down competes with what this one has to.
-        folded = [
-            compacted[place],
-            *(message for message in compacted if id(message) in known and written_by(message) == self.strategy),
-        ]
-        kept = [message for message in compacted if not any(message is note for note in folded)]
-        staying = set(map(id, compacted))
-        task = conversation.task_index
-        after_task = task is not None and any(message is conversation.messages[task] for message in compacted[:place])
-
-        def note(text: str) -> ChatMessage:
-            return summary_note(
-                text,
-                strategy=self.strategy,
-                removed_messages=0,
-                kept_messages=len(kept),
-                scope="task" if after_task else "history",
-                folded=folded,
-            )
-
-        budget = target_tokens - ledger.count([*kept, note("")])
+        """The conversation without the fewest removals that leave room for a digest of them, and with that digest."""
+        messages = conversation.messages
+        notes = set(conversation.notes)
+        # A digest of an earlier pass always gives way: what it says competes with what this pass removes.
+        earlier = [index for index in notes - conversation.protected if written_by(messages[index]) == self.strategy]
+        removals = [unit for unit in removals if unit[0] not in earlier]
+        target_beside_earlier = target_tokens + ledger.count([messages[index] for index in earlier])
+        removable = ledger.count([messages[index] for unit in removals for index in unit])
+        room = max(target_beside_earlier - ledger.count(messages) + removable, 0)
+        gone = removal.fewest(removals, target_beside_earlier - int(self.digest_share * room), ledger).union(earlier)
+        folded = sorted(gone & notes | set(conversation.foldable_notes(omission_notes=True)))
         digest = write_digest(
-            [message for message in conversation.messages if id(message) not in staying],
-            budget_tokens=budget,
+            [messages[index] for index in sorted(gone - notes)],
+            budget_tokens=target_tokens - ledger.count(removal.without(gone, told=" ")),
             count_text=getattr(ledger.token_counter, "count_text", _count_text),
             task_text=_task_text(conversation),
-            previous="\n".join(map(told_by, folded)),
+            previous="\n".join(told_by(messages[index]) for index in folded),
         )
-        with_digest = [note(digest) if message is compacted[place] else message for message in compacted]
-        with_digest = [message for message in with_digest if not any(message is earlier for earlier in folded)]
-        return with_digest if digest and not ledger.exceeds(with_digest, target_tokens) else compacted
+        return removal.without(gone, told=digest)
 
 
 class _Scores:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from haystack.dataclasses import ChatMessage, ChatRole
 
-from haystack_compaction.conversation.notes import omission_note
+from haystack_compaction.conversation.notes import omission_note, summary_note
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.tokens.ledger import TokenLedger
 
@@ -33,25 +33,25 @@ class Removal:
     template: str | None
     strategy: str
 
-    def to_fit(self, units: Sequence[Sequence[int]], target_tokens: int, ledger: TokenLedger) -> list[ChatMessage]:
+    def fewest(self, units: Sequence[Sequence[int]], target_tokens: int, ledger: TokenLedger) -> set[int]:
         """
-        Return the conversation without as few of its units as it takes to come under the target.
+        Return what must go for the rest to come under the target: as few units as possible.
 
         :param units: What may be removed, as message indexes, in the order in which it goes.
         :param target_tokens: The size to come under, in the ledger's tokens.
         :param ledger: What measures.
-        :returns: The messages to go on with; without all units when even that is not enough.
+        :returns: The indexes of the messages to remove; those of all units when even that is not enough.
         """
         messages = self.conversation.messages
         removable = {index for unit in units for index in unit}
-        fewest = ledger.fewest_removals(
+        number = ledger.fewest_removals(
             [[messages[index] for index in unit] for unit in units],
             staying=[message for index, message in enumerate(messages) if index not in removable],
             size_added=self.size_added(ledger, removed_messages=len(removable)),
             target_tokens=target_tokens,
             without=lambda number: self.without({index for unit in units[:number] for index in unit}),
         )
-        return self.without({index for unit in units[:fewest] for index in unit})
+        return {index for unit in units[:number] for index in unit}
 
     def without(
         self,
@@ -59,6 +59,7 @@ class Removal:
         *,
         rewritten: Mapping[int, ChatMessage] | None = None,
         removed_calls: Mapping[str, int] | None = None,
+        told: str = "",
     ) -> list[ChatMessage]:
         """
         Return the conversation without some of its messages.
@@ -66,6 +67,7 @@ class Removal:
         :param gone: The indexes of the messages to remove. Notes among them live on inside the new note.
         :param rewritten: Messages that take the place of others, by index.
         :param removed_calls: How many calls of each tool the note is to name as removed.
+        :param told: What the removed messages and notes said, in short. Makes the note a summary.
         :returns: The messages to go on with.
         """
         conversation, rewritten = self.conversation, rewritten or {}
@@ -80,15 +82,27 @@ class Removal:
         if self.template is None:
             return [message for _, message in kept]
         dropped = gone - folded
-        note = omission_note(
-            self.template,
-            strategy=self.strategy,
-            removed_messages=len(dropped),
-            kept_messages=len(kept),
-            removed_calls=removed_calls,
-            folded=[conversation.messages[index] for index in sorted(folded)],
-        )
         place = self._place(max([*dropped, *rewritten], default=-1), kept)
+        earlier = [conversation.messages[index] for index in sorted(folded)]
+        if told:
+            in_task = conversation.task_index is not None and place >= conversation.task_index
+            note = summary_note(
+                told,
+                strategy=self.strategy,
+                removed_messages=len(dropped),
+                kept_messages=len(kept),
+                scope="task" if in_task else "history",
+                folded=earlier,
+            )
+        else:
+            note = omission_note(
+                self.template,
+                strategy=self.strategy,
+                removed_messages=len(dropped),
+                kept_messages=len(kept),
+                removed_calls=removed_calls,
+                folded=earlier,
+            )
         before = [message for index, message in kept if index <= place]
         return [*before, note, *(message for index, message in kept if index > place)]
 

@@ -37,6 +37,9 @@ _DEFAULT_NOTE = (
 )
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
+
+
 class _Pair(NamedTuple):
     """A call and the message that answers it, by index; `position` is that of the call among its `siblings`."""
 
@@ -262,7 +265,7 @@ def _calls(units: Iterable[_Unit]) -> Counter[str]:
 
 def _canonical(arguments: dict[str, Any]) -> str:
     try:
-        return json.dumps(arguments, sort_keys=True, default=str)
+        return _CANONICAL.encode(arguments)
     except (TypeError, ValueError, RecursionError):
         # Keys that can't be sorted or written: such a call is only identical to itself.
         return str(id(arguments))

@@ -78,7 +78,8 @@ class SlidingWindowCompactor(Compactor):
         units = self._units(conversation)
         if not units:
             return None
-        return Removal(conversation, self.omission_note, self.strategy).to_fit(units, target_tokens, ledger)
+        removal = Removal(conversation, self.omission_note, self.strategy)
+        return removal.without(removal.fewest(units, target_tokens, ledger))
 
     def _units(self, conversation: Conversation) -> list[list[int]]:
         """What may go, in the order in which it goes. Summaries go last, and only into a note that carries them on."""

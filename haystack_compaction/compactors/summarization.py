@@ -137,10 +137,12 @@ class SummarizationCompactor(Compactor):
         written: list[tuple[_OldPart, str]] = []
         # What is too small for a summary of full length is only looked at when nothing else is left.
         for tight, region in product((False, True), regions):
+            if region.scope in tried or not region.units:
+                continue
             if written and not ledger.exceeds(_with_summaries(conversation, written), target_tokens):
                 break
             old = self._old_part(conversation, region, written, target_tokens, ledger, tight=tight)
-            if old is None or region.scope in tried:
+            if old is None:
                 continue
             tried.add(region.scope)
             text = yield from self._text(conversation, old, ledger)
@@ -180,8 +182,6 @@ class SummarizationCompactor(Compactor):
         :param tight: Whether the summary may be as long as half of what is new to it, instead of the usual length.
         :returns: None where the summary would be about as long as what it takes the place of.
         """
-        if not region.units:
-            return None
         limit = self.approximate_summary_tokens
         everything = _OldPart(region, region.units, limit)
         if tight:
@@ -315,13 +315,16 @@ def _joined(
 
 def _with_summaries(conversation: Conversation, written: list[tuple[_OldPart, str]]) -> list[ChatMessage]:
     """The conversation with each old part replaced by its summary."""
-    gone = {index for old, _ in written for unit in [*old.units, old.region.notes] for index in unit}
+    gone = set(chain.from_iterable(unit for old, _ in written for unit in [*old.units, old.region.notes]))
     kept_messages = len(conversation.messages) - len(gone)
     notes = {old.region.place: old.note(conversation, text, kept_messages=kept_messages) for old, text in written}
     compacted: list[ChatMessage] = []
-    for index, message in enumerate(conversation.messages):
-        if index in notes:
-            compacted.append(notes[index])
-        if index not in gone:
-            compacted.append(message)
-    return compacted
+    start = 0
+    for place, note in sorted(notes.items()):
+        compacted += [*_kept(conversation, range(start, place), gone), note]
+        start = place
+    return [*compacted, *_kept(conversation, range(start, len(conversation.messages)), gone)]
+
+
+def _kept(conversation: Conversation, indexes: range, gone: set[int]) -> list[ChatMessage]:
+    return [conversation.messages[index] for index in indexes if index not in gone]

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from haystack.dataclasses import (
     ChatMessage,
+    ChatRole,
     FileContent,
     ImageContent,
     ReasoningContent,
@@ -53,6 +54,8 @@ What is unfinished, what was promised, and the next step.
 Write in the language that the user writes in, and leave names, code and quotations in theirs. Record only what is \
 there: no advice, no guesses, no remarks about summarizing, no greeting."""
 
+_SPEAKERS = {role: role.value for role in ChatRole}
+
 # The longest name of a tool that providers allow.
 _MAX_NAME = 64
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]")
@@ -88,8 +91,16 @@ def rendered(message: ChatMessage) -> str:
     :param message: Any message.
     :returns: Lines that say who speaks, each followed by what is said; empty when there is nothing to show.
     """
-    speaker = message._role.value if message._name is None else f"{message._role.value} {_name(message._name)}"
-    return "".join([_shown(speaker, part) for part in message._content if not isinstance(part, ReasoningContent)])
+    speaker = _SPEAKERS[message._role]
+    if message._name is not None:
+        speaker = f"{speaker} {_name(message._name)}"
+    return "".join(
+        [
+            f"{speaker}:\n{quoted(part.text)}\n" if type(part) is TextContent else _shown(speaker, part)
+            for part in message._content
+            if type(part) is not ReasoningContent
+        ]
+    )
 
 
 def quoted(content: str) -> str:
@@ -165,8 +176,6 @@ class SummaryRequest:
 
 
 def _shown(speaker: str, part: object) -> str:
-    if isinstance(part, TextContent):
-        return f"{speaker}:\n{quoted(part.text)}\n"
     if isinstance(part, ToolCall):
         return f"{speaker} calls {_name(part.tool_name)}:\n{quoted(as_json(part.arguments))}\n"
     if isinstance(part, ToolCallResult):

@@ -25,6 +25,10 @@ StandIn: TypeAlias = Callable[[Sequence[ChatMessage], str, str], str]
 #: The least that a prompt must have room for, beside instruction and reply, for a summary to be worth a call.
 SMALLEST_RECORD = 256
 
+# Units are measured together up to this share of the room, in characters. There are at least as many as tokens, mostly
+# four times as many, so a part is small beside the room, and little of it stays unused.
+_PIECES_OF_ROOM = 4
+
 # Stands in for the reason of a second attempt in the prompt that is measured to see how much room the rest leaves.
 _LONGEST_REASON = "reason " * 40
 
@@ -88,7 +92,7 @@ class SummaryWriter:
         if room < SMALLEST_RECORD:
             fault = f"a window of {self.context_window} tokens leaves no room for a record"
             return stand_in(messages, previous, fault)
-        title, parts = "transcript", [part for unit in units for part in self._transcript(unit, room)]
+        title, parts = "transcript", list(self._transcript(units, room))
         while True:
             groups = _packed(parts, room)
             if len(groups) == 1:
@@ -109,14 +113,29 @@ class SummaryWriter:
                 parts.append(self._fitted(self._quoted(text, beneath), room // 2))
             title = "summaries of consecutive parts, oldest first"
 
-    def _transcript(self, unit: Sequence[ChatMessage], room: int) -> Iterator[_Part]:
-        """A unit as one part if it fits, else one part a message."""
-        records = list(map(rendered, unit))
-        part = self._part("".join(records), unit)
+    def _transcript(self, units: Sequence[Sequence[ChatMessage]], room: int) -> Iterator[_Part]:
+        """Parts that fit. Small units are measured together, since measuring costs more by the call than by the text."""
+        messages: list[ChatMessage] = []
+        records: list[str] = []
+        characters = 0
+        for unit in units:
+            shown = list(map(rendered, unit))
+            added = sum(map(len, shown))
+            if messages and characters + added > room // _PIECES_OF_ROOM:
+                yield from self._parts(messages, records, room)
+                messages, records, characters = [], [], 0
+            messages.extend(unit)
+            records.extend(shown)
+            characters += added
+        yield from self._parts(messages, records, room)
+
+    def _parts(self, messages: Sequence[ChatMessage], records: Sequence[str], room: int) -> Iterator[_Part]:
+        """One part if that fits, else one a message."""
+        part = self._part("".join(records), messages)
         if part.tokens <= room:
             yield part
         else:
-            for message, record in zip(unit, records, strict=True):
+            for message, record in zip(messages, records, strict=True):
                 yield self._fitted(self._part(record, [message]), room)
 
     def _quoted(self, summary: str, messages: Sequence[ChatMessage]) -> _Part:

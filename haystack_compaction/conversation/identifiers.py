@@ -6,12 +6,16 @@
 
 import re
 from collections.abc import Iterable, Set
+from itertools import chain
 
-_WORD = r"[A-Za-z0-9_/~][A-Za-z0-9_./@#%+~-]{2,}[A-Za-z0-9_/]"
-_WORDS = re.compile(_WORD)
-# A word is telling by a digit or a sign in it, by a dot before its last part, or because somebody put it in quotes.
+# A thing is known by its name from the first digit, slash or at sign on ("12345" of "ORD-12345"): a search for these
+# passes over prose several times as fast as one for words does.
+_SIGNED = re.compile(r"[0-9/@][A-Za-z0-9_./@#%+~-]{2,}[A-Za-z0-9_/]")
+# A plain word names a thing where it is put in quotes, here with the opening one.
+_QUOTES = "\"'`"
+_QUOTED = re.compile(rf"[{_QUOTES}][A-Za-z][A-Za-z0-9_.-]+[A-Za-z0-9_]")
 # A quoted key of a JSON object names a field and not a thing.
-_TELLING = re.compile(rf"(?=[A-Za-z.#%+~-]*[0-9_/@]|[A-Za-z-]+\.[A-Za-z]){_WORD}|(?<=[\"'`]){_WORD}(?=[\"'`](?!:))")
+_QUOTED_NAME = re.compile(rf"[{_QUOTES}]([A-Za-z][A-Za-z0-9_.-]+[A-Za-z0-9_])[{_QUOTES}](?!:)")
 
 
 class IdentifierIndex:
@@ -25,9 +29,10 @@ class IdentifierIndex:
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
         for index, text in texts:
-            for word in _TELLING.findall(text):
-                self._last[word] = index
-                self._first.setdefault(word, index)
+            quoted = [quote + name for name in _QUOTED_NAME.findall(text) for quote in _QUOTES]
+            for name in chain(_SIGNED.findall(text), quoted):
+                self._last[name] = index
+                self._first.setdefault(name, index)
 
     def named_after(self, text: str, index: int) -> tuple[bool, bool]:
         """
@@ -37,5 +42,5 @@ class IdentifierIndex:
         :param index: The index of its message.
         :returns: Whether a later message names something in it, and whether nobody had named that before.
         """
-        words: Set[str] = self._last.keys() & set(_WORDS.findall(text))
-        return any(self._last[word] > index for word in words), any(self._first[word] > index for word in words)
+        names: Set[str] = self._last.keys() & {*_SIGNED.findall(text), *_QUOTED.findall(text)}
+        return any(self._last[name] > index for name in names), any(self._first[name] > index for name in names)

@@ -4,12 +4,23 @@
 
 """Local counts against what the provider reported."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
+from typing import Any
 
-# A provider that seems to use less than half or more than eight times of what was counted has reported something else:
-# only what its prompt cache did not serve, say. Then the local count is the better witness.
-_LOWEST_RATIO = 0.5
-_HIGHEST_RATIO = 8.0
+# A provider that seems to use less than a third or more than thirty times of what was counted has reported something
+# else: only what its prompt cache did not serve, say. Then the local count is the better witness. The range is as wide
+# as it is because nobody knows what a picture costs.
+_LOWEST_RATIO = 0.33
+_HIGHEST_RATIO = 30.0
+
+_PROMPT_KEYS = ("prompt_tokens", "input_tokens", "inputTokens", "prompt_token_count")
+_COMPLETION_KEYS = ("completion_tokens", "output_tokens", "outputTokens", "candidates_token_count")
+_CACHE_KEYS = (
+    ("cache_read_input_tokens", "cacheReadInputTokens"),
+    ("cache_creation_input_tokens", "cacheWriteInputTokens", "cache_write_input_tokens"),
+)
 
 
 @dataclass(frozen=True)
@@ -36,15 +47,40 @@ class RequestSize:
         return max(int(request_tokens / self.ratio) - self.tools_tokens, 0)
 
 
-def usage_ratio(*, reported: int, counted: int) -> float:
+def likely_usage(usage: Mapping[str, Any]) -> list[int]:
+    """
+    Return what a reply's usage may say about the size of its request and itself.
+
+    Providers disagree on whether the tokens that their prompt cache served are part of the input tokens: OpenAI's are,
+    Bedrock's and those of older Anthropic clients are not. Hence more than one answer, see `usage_ratio`.
+
+    :param usage: The `usage` in the reply's `meta`.
+    :returns: The possible sizes in tokens, none when the usage says nothing.
+    """
+    prompt = _first_number(usage, _PROMPT_KEYS)
+    completion = _first_number(usage, _COMPLETION_KEYS)
+    if not prompt:
+        total = _first_number(usage, ("total_tokens", "totalTokens"))
+        return [total] if total else []
+    cached = sum(_first_number(usage, keys) for keys in _CACHE_KEYS)
+    return [prompt + completion, prompt + completion + cached] if cached else [prompt + completion]
+
+
+def usage_ratio(candidates: Sequence[int], *, counted: int, known: float | None = None) -> float:
     """
     Return the provider's tokens for each token counted.
 
-    :param reported: The tokens that the provider reported for a request and its reply.
+    :param candidates: What the provider may have meant, in tokens; the one nearest to what is known counts.
     :param counted: The tokens counted for the same messages and tools.
-    :returns: The ratio, or 1 when the two disagree beyond reason.
+    :param known: The ratio known so far, if any.
+    :returns: The ratio. Where every candidate disagrees with the count beyond reason, the known one, or 1.
     """
-    if reported <= 0 or counted <= 0:
-        return 1.0
-    ratio = reported / counted
-    return ratio if _LOWEST_RATIO <= ratio <= _HIGHEST_RATIO else 1.0
+    expected = (known or 1.0) * max(counted, 1)
+    reported = min((tokens for tokens in candidates if tokens > 0), key=lambda tokens: abs(log(tokens / expected)))
+    ratio = reported / max(counted, 1)
+    return ratio if _LOWEST_RATIO <= ratio <= _HIGHEST_RATIO else known or 1.0
+
+
+def _first_number(usage: Mapping[str, Any], keys: Sequence[str]) -> int:
+    numbers = (usage.get(key) for key in keys)
+    return next((int(n) for n in numbers if isinstance(n, (int, float)) and not isinstance(n, bool)), 0)

@@ -29,6 +29,10 @@ _MESSAGE_FRAME = 4
 _CALL_FRAME = 4
 _TOOL_FRAME = 8
 _LOW_DETAIL_IMAGE = 85
+
+# Kept, since `json.dumps` builds an encoder for every call that asks for one that is not the default.
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
 _TEXT_MIME_TYPES = ("text/", "application/json", "application/xml", "application/x-yaml")
 
 
@@ -139,7 +143,7 @@ def as_json(value: Any) -> str:
     :returns: Its text.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return _encode(value)
     except (TypeError, ValueError, RecursionError):
         # Keys that are no strings, or a structure that contains itself.
         return str(value)

@@ -107,7 +107,7 @@ def test_without_its_vocabulary_tiktoken_falls_back_to_the_estimate_and_says_so_
     counter = TiktokenCounter("no_such_encoding")
     for _ in range(3):
         assert counter.count_text("high tide at noon") == EstimateTokenCounter().count_text("high tide at noon")
-    assert caplog.text.count("no_such_encoding") == 1
+    assert caplog.text.count("could not be loaded") == 1
 
 
 @pytest.mark.parametrize(
