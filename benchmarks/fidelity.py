@@ -13,17 +13,23 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from contextlib import suppress
 from pathlib import Path
 
 from fidelity_data_traffic import LANGUAGES, STYLES, Fact, Planted, Transcripts, planted
+from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
-from haystack.utils.experimental import ExperimentalWarning
 from haystack.hooks.compaction import SlidingWindowCompactor as HaystackSlidingWindow
+from haystack.hooks.compaction import SummarizationCompactor as HaystackSummarization
 from haystack.hooks.compaction import ToolResultPruningCompactor as HaystackToolResultPruning
+from haystack.utils.experimental import ExperimentalWarning
 
+from haystack_compaction.compactors.hybrid import HybridCompactor
 from haystack_compaction.compactors.importance_scoring import ImportanceScoringCompactor
+from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
+from haystack_compaction.compactors.summarization import SummarizationCompactor
+from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.salience.digest import write_digest
@@ -40,7 +46,7 @@ def main() -> None:
     """Run the benchmark and print its table."""
     warnings.simplefilter("ignore", ExperimentalWarning)
     arguments = _arguments()
-    strategies = _strategies()
+    strategies = _strategies(arguments.model)
     if arguments.strategy:
         strategies = {name: strategies[name] for name in arguments.strategy}
     results = [
@@ -90,26 +96,26 @@ def keep_last(messages: list[ChatMessage], target_tokens: int) -> list[ChatMessa
     return kept
 
 
-def _strategies() -> dict[str, Strategy]:
+def _strategies(model: str | None) -> dict[str, Strategy]:
     """What is compared. What is not installed is left out."""
-    strategies: dict[str, Strategy] = {"digest": digest, "importance_scoring": _of(ImportanceScoringCompactor())}
-    for module, name in (
-        ("selective_pruning", "SelectivePruningCompactor"),
-        ("tool_result_pruning", "ToolResultPruningCompactor"),
-        ("summarization", "SummarizationCompactor"),
-        ("hybrid", "HybridCompactor"),
+    strategies: dict[str, Strategy] = {"digest": digest}
+    for compactor in (
+        ImportanceScoringCompactor(),
+        HybridCompactor(),
+        SummarizationCompactor(),
+        SelectivePruningCompactor(),
+        ToolResultPruningCompactor(),
+        SlidingWindowCompactor(),
     ):
-        try:
-            strategies[module] = _of(getattr(import_module(f"haystack_compaction.compactors.{module}"), name)())
-        except (ImportError, AttributeError):
-            continue
-    strategies["sliding_window"] = _of(SlidingWindowCompactor())
+        strategies[compactor.strategy] = _of(compactor)
+    if model is not None:
+        strategies["summarization with a model"] = _of(SummarizationCompactor(OpenAIChatGenerator(model=model)))
+        strategies["hybrid with a model"] = _of(HybridCompactor(chat_generator=OpenAIChatGenerator(model=model)))
+        strategies["haystack summarizer"] = _of(HaystackSummarization(chat_generator=OpenAIChatGenerator(model=model)))
     strategies["haystack window"] = _of(HaystackSlidingWindow())
     strategies["haystack pruning"] = _of(HaystackToolResultPruning())
-    try:
+    with suppress(ImportError):
         strategies["langchain trim"] = _langchain_trim()
-    except ImportError:
-        pass
     strategies["keep last"] = keep_last
     return strategies
 
@@ -187,18 +193,25 @@ def _outcomes(
             text = text_of(messages)
             tokens = COUNTER.count(messages)
             common = {
-                **about, "strategy": name, "budget": budget, "round": number,
-                "exceeded": tokens > target_tokens, "used": tokens / target_tokens,
+                **about,
+                "strategy": name,
+                "budget": budget,
+                "round": number,
+                "exceeded": tokens > target_tokens,
+                "used": tokens / target_tokens,
                 "seconds": time.perf_counter() - started,
             }
-            outcomes += [{**common, **_outcome(fact, text)} for fact in made.facts]
+            outcomes += [{**common, **_outcome(fact, text)} for fact in made.facts if fact.known_in_round <= number]
     return outcomes
 
 
 def _outcome(fact: Fact, text: str) -> dict[str, object]:
     return {
-        "kind": fact.kind, "position": fact.position, "survives": fact.survives(text),
-        "resolved": fact.resolved(text) if fact.stale else None, "keys": fact.keys,
+        "kind": fact.kind,
+        "position": fact.position,
+        "survives": fact.survives(text),
+        "resolved": fact.resolved(text) if fact.stale else None,
+        "keys": fact.keys,
     }
 
 
@@ -217,8 +230,15 @@ def _share(outcomes: list[dict[str, object]], key: str = "survives") -> str:
 
 
 def _print_table(results: list[dict[str, object]], by: str, names: list[str], rounds: Sequence[int]) -> None:
-    print("| " + by + " | rounds | " + " | ".join(f"facts at {b:.0%}" for b in BUDGETS) + " | "
-          + " | ".join(f"corrections at {b:.0%}" for b in BUDGETS) + " | decoys at 20% | over budget | used | s |")
+    print(
+        "| "
+        + by
+        + " | rounds | "
+        + " | ".join(f"facts at {b:.0%}" for b in BUDGETS)
+        + " | "
+        + " | ".join(f"corrections at {b:.0%}" for b in BUDGETS)
+        + " | decoys at 20% | over budget | used | s |"
+    )
     print("|---" * 12 + "|")
     for name in names:
         for number in rounds:
@@ -228,7 +248,11 @@ def _print_table(results: list[dict[str, object]], by: str, names: list[str], ro
             decoys = [o for o in rows if o["kind"] == "decoy" and o["budget"] == 0.2]
             cells = [_share([o for o in facts if o["budget"] == b]) for b in BUDGETS]
             cells += [_share([o for o in corrections if o["budget"] == b], "resolved") for b in BUDGETS]
-            cells += [_share(decoys), _share(rows, "exceeded"), f"{sum(o['used'] for o in rows) / max(len(rows), 1):.2f}"]
+            cells += [
+                _share(decoys),
+                _share(rows, "exceeded"),
+                f"{sum(o['used'] for o in rows) / max(len(rows), 1):.2f}",
+            ]
             cells += [f"{sum(o['seconds'] for o in rows) / max(len(rows), 1):.3f}"]
             print(f"| {name} | {number} | " + " | ".join(cells) + " |")
 
@@ -241,7 +265,10 @@ def _print_details(results: list[dict[str, object]], names: list[str], number: i
         for by in ("kind", "position", "language", "style", "size"):
             for value in dict.fromkeys(o[by] for o in facts):
                 rows = [o for o in facts if o["strategy"] == name and o[by] == value]
-                print(f"  {by:9} {value!s:12} " + " / ".join(_share([o for o in rows if o["budget"] == b]) for b in BUDGETS))
+                print(
+                    f"  {by:9} {value!s:12} "
+                    + " / ".join(_share([o for o in rows if o["budget"] == b]) for b in BUDGETS)
+                )
 
 
 def _arguments() -> argparse.Namespace:
@@ -253,6 +280,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--language", nargs="+", default=list(LANGUAGES))
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 3, 5])
     parser.add_argument("--strategy", nargs="+")
+    parser.add_argument("--model", help="also run the summarizers, with this model of an OpenAI-compatible server")
     parser.add_argument("--development", action="store_true", help="use the phrasings that are not held out")
     parser.add_argument("--detail", action="store_true", help="also by kind, position, language, style and size")
     return parser.parse_args()

@@ -207,7 +207,7 @@ IDENTIFIERS = {
         "It listens on [[{host}:{port}]].",
         "Checksum of the last good build: [[{hash}]].",
         "My customer number is [[{id}]].",
-        "The message was [[\"{error}\"]].",
+        'The message was [["{error}"]].',
         "Room [[{id}]], by the way, second floor.",
         "We run [[{version}]] of the {thing} in {city}.",
         "The contract is worth [[{amount}]], signed on {date}.",
@@ -277,7 +277,10 @@ CORRECTIONS = {
         ("The rent in {city} is {amount}.", "The landlord wrote again, rent in {city} will be [[{amount}]]."),
         ("Docs for the {thing}: {url}", "The docs for the {thing} have a new home: [[{url}]]"),
         ("{person} pays {amount} of it.", "I misread the sheet, {person} pays [[{amount}]] of it."),
-        ("The {thing} keeps data for {number} days.", "Retention is different these days: the {thing} keeps data for [[{number} days]]."),
+        (
+            "The {thing} keeps data for {number} days.",
+            "Retention is different these days: the {thing} keeps data for [[{number} days]].",
+        ),
         ("My number at {city} library is {id}.", "They issued a new card, my number at {city} library is [[{id}]]."),
         ("Release branch of the {thing} is {id}.", "We re-cut the release branch of the {thing}, it is [[{id}]]."),
         ("The {topic} workshop is on {date}.", "The {topic} workshop slipped to [[{date}]]."),
@@ -289,7 +292,10 @@ CORRECTIONS = {
     ],
     "de": [
         ("{thing} lauscht auf Port {port}.", "Korrektur: {thing} lauscht auf Port [[{port}]]."),
-        ("Das Budget für {topic} beträgt {amount}.", "Das Budget für {topic} wurde angepasst, es beträgt [[{amount}]]."),
+        (
+            "Das Budget für {topic} beträgt {amount}.",
+            "Das Budget für {topic} wurde angepasst, es beträgt [[{amount}]].",
+        ),
         ("{person} kommt am {date}.", "{person} hat umgebucht und kommt am [[{date}]]."),
         ("Der Bericht zu {topic} geht an {email}.", "Der Bericht zu {topic} soll stattdessen an [[{email}]]."),
         ("Wir treffen {person} in {city}.", "Planänderung, wir treffen {person} in [[{city}]]."),
@@ -298,8 +304,14 @@ CORRECTIONS = {
         ("Für {topic} ist {person} zuständig.", "Für {topic} ist inzwischen [[{person}]] zuständig."),
         ("Das Ticket zu {topic} ist {id}.", "Da habe ich mich vertan, das Ticket zu {topic} ist [[{id}]]."),
         ("Abgabe für {topic}: {date}.", "Neue Abgabe für {topic}: [[{date}]]."),
-        ("Die Miete in {city} liegt bei {amount}.", "Der Vermieter hat erhöht, die Miete in {city} liegt bei [[{amount}]]."),
-        ("Wir brauchen {number} Plätze in {city}.", "Es kommen mehr Leute, wir brauchen [[{number} Plätze]] in {city}."),
+        (
+            "Die Miete in {city} liegt bei {amount}.",
+            "Der Vermieter hat erhöht, die Miete in {city} liegt bei [[{amount}]].",
+        ),
+        (
+            "Wir brauchen {number} Plätze in {city}.",
+            "Es kommen mehr Leute, wir brauchen [[{number} Plätze]] in {city}.",
+        ),
         ("{thing} kostet {amount} im Monat.", "Nach der Preiserhöhung kostet {thing} [[{amount}]] im Monat."),
     ],
     "zh": [

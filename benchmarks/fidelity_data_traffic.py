@@ -4,6 +4,9 @@
 
 """Conversations for the fidelity benchmark: traffic of no lasting worth, with facts planted in it. Made from a seed."""
 
+# Word lists read better as words between commas than as one string a line.
+# ruff: noqa: E501, SIM905
+
 import json
 import re
 from collections.abc import Callable
@@ -59,12 +62,14 @@ class Fact:
     :param position: "top", "middle" or "end".
     :param keys: The strings that must survive, all of them.
     :param stale: The value that a correction took the place of, empty for other kinds.
+    :param known_in_round: The round before which it was said at the latest.
     """
 
     kind: str
     position: str
     keys: list[str]
     stale: str = ""
+    known_in_round: int = 1
 
     def survives(self, text: str) -> bool:
         """Whether the text has all that matters of the fact, letter by letter."""
@@ -113,12 +118,18 @@ class Values:
         word = random.choice("atlas,beta,cedar,delta,ember,falcon,garnet,helix,indigo,jade,krill,lumen".split(","))
         number = random.randint(211, 989)
         return {
-            "path": lambda: f"/{random.choice(['srv', 'var/lib', 'home/ops', 'mnt'])}/{word}/{word}-{number}.{random.choice(['yaml', 'csv', 'db'])}",
-            "url": lambda: f"https://{word}{number}.example.{random.choice(['com', 'org', 'net'])}/v{random.randint(2, 9)}/{word}",
+            "path": lambda: (
+                f"/{random.choice(['srv', 'var/lib', 'home/ops', 'mnt'])}/{word}/{word}-{number}.{random.choice(['yaml', 'csv', 'db'])}"
+            ),
+            "url": lambda: (
+                f"https://{word}{number}.example.{random.choice(['com', 'org', 'net'])}/v{random.randint(2, 9)}/{word}"
+            ),
             "email": lambda: f"{word}.{number}@example.{random.choice(['com', 'org'])}",
             "id": lambda: f"{random.choice(['OPS', 'INV', 'CX', 'RB', 'T'])}-{random.randint(10000, 99999)}",
             "hash": lambda: f"{random.getrandbits(48):012x}",
-            "amount": lambda: f"{random.choice(['$', '€', ''])}{random.randint(2, 98)},{random.randint(100, 999)}{random.choice(['.50', ''])}",
+            "amount": lambda: (
+                f"{random.choice(['$', '€', ''])}{random.randint(2, 98)},{random.randint(100, 999)}{random.choice(['.50', ''])}"
+            ),
             "date": lambda: f"2027-{random.randint(1, 12):02}-{random.randint(1, 28):02}",
             "time": lambda: f"{random.randint(6, 22)}:{random.choice(['05', '20', '35', '50'])}",
             "version": lambda: f"{random.randint(2, 19)}.{random.randint(2, 30)}.{random.randint(2, 30)}",
@@ -172,7 +183,13 @@ def planted(
             result.facts.append(Fact(kind, position, keys))
         for _ in range(min(3, len(decoys))):
             text, _keys = _drawn(values, decoys.pop())
-            _say(result.messages, random, random.choice(["user", "assistant"]), text, int(random.uniform(low, high) * size))
+            _say(
+                result.messages,
+                random,
+                random.choice(["user", "assistant"]),
+                text,
+                int(random.uniform(low, high) * size),
+            )
             result.facts.append(Fact("decoy", position, [text]))
     return result
 
@@ -196,12 +213,13 @@ def _plant_correction(
         new[changed] = values.draw(changed)
     _say(result.messages, random, "user", filled(before, old)[0], place)
     text, keys = filled(after, new)
-    if position == "end" and result.rounds:
+    later = position == "end" and bool(result.rounds)
+    if later:
         _say(result.rounds[0], random, "user", text, len(result.rounds[0]) // 2)
     else:
         size = len(result.messages)
         _say(result.messages, random, "user", text, min(place + max(size // 6, 4), size - 4))
-    result.facts.append(Fact("correction", position, keys, old[changed]))
+    result.facts.append(Fact("correction", position, keys, old[changed], known_in_round=2 if later else 1))
 
 
 def _say(messages: list[ChatMessage], random: Random, speaker: str, text: str, place: int) -> None:
@@ -246,48 +264,106 @@ _QUALITIES = {
 }
 _QUESTIONS = {
     "en": [
-        "What is the difference between a {a} and a {b}?", "How does a {q} {a} work?", "Can you tell me about the {a}?",
-        "Why do people like the {q} {a} so much?", "Could you explain the {a} once more?", "And what about the {b}?",
-        "Is a {a} always {q}?", "Who invented the {a}?", "I was reading about the {a} on the bus this morning.",
-        "My sister never liked the {q} {a}, she says.", "That reminds me of a {b} near the {a}.",
-        "Thanks, that was helpful!", "Interesting, go on.", "Hm, the {a} again.", "I saw {n} of them last week.",
-        "Let's talk about the {a} and the {b} for a moment.", "Please compare a {a} with a {q} {b}.",
+        "What is the difference between a {a} and a {b}?",
+        "How does a {q} {a} work?",
+        "Can you tell me about the {a}?",
+        "Why do people like the {q} {a} so much?",
+        "Could you explain the {a} once more?",
+        "And what about the {b}?",
+        "Is a {a} always {q}?",
+        "Who invented the {a}?",
+        "I was reading about the {a} on the bus this morning.",
+        "My sister never liked the {q} {a}, she says.",
+        "That reminds me of a {b} near the {a}.",
+        "Thanks, that was helpful!",
+        "Interesting, go on.",
+        "Hm, the {a} again.",
+        "I saw {n} of them last week.",
+        "Let's talk about the {a} and the {b} for a moment.",
+        "Please compare a {a} with a {q} {b}.",
     ],
     "de": [
-        "Was ist der Unterschied zwischen {a} und {b}?", "Wie funktioniert das mit {a}?", "Erzähl mir etwas über {a}.",
-        "Warum finden alle {a} so {q}?", "Kannst du {a} noch einmal erklären?", "Und was ist mit {b}?",
-        "Ist {a} immer {q}?", "Heute früh habe ich im Bus etwas über {a} gelesen.", "Meine Schwester mochte {a} nie.",
-        "Das erinnert mich an {b} bei {a}.", "Danke, das hat geholfen!", "Spannend, weiter.", "Neulich sah ich {n} davon.",
+        "Was ist der Unterschied zwischen {a} und {b}?",
+        "Wie funktioniert das mit {a}?",
+        "Erzähl mir etwas über {a}.",
+        "Warum finden alle {a} so {q}?",
+        "Kannst du {a} noch einmal erklären?",
+        "Und was ist mit {b}?",
+        "Ist {a} immer {q}?",
+        "Heute früh habe ich im Bus etwas über {a} gelesen.",
+        "Meine Schwester mochte {a} nie.",
+        "Das erinnert mich an {b} bei {a}.",
+        "Danke, das hat geholfen!",
+        "Spannend, weiter.",
+        "Neulich sah ich {n} davon.",
     ],
     "zh": [
-        "{a}和{b}有什么区别？", "{q}的{a}是怎么运作的？", "跟我讲讲{a}吧。", "为什么大家都喜欢{q}的{a}？", "能再解释一下{a}吗？",
-        "那{b}呢？", "{a}总是{q}的吗？", "今天早上在车上看到一篇讲{a}的文章。", "我姐姐从来不喜欢{a}。", "这让我想起{a}旁边的{b}。",
-        "谢谢，很有帮助！", "有意思，继续。", "上周我见过{n}个。",
+        "{a}和{b}有什么区别？",
+        "{q}的{a}是怎么运作的？",
+        "跟我讲讲{a}吧。",
+        "为什么大家都喜欢{q}的{a}？",
+        "能再解释一下{a}吗？",
+        "那{b}呢？",
+        "{a}总是{q}的吗？",
+        "今天早上在车上看到一篇讲{a}的文章。",
+        "我姐姐从来不喜欢{a}。",
+        "这让我想起{a}旁边的{b}。",
+        "谢谢，很有帮助！",
+        "有意思，继续。",
+        "上周我见过{n}个。",
     ],
 }
 _ANSWERS = {
     "en": [
-        "A {a} is {q} because the {b} around it is {q2}.", "In most cases the {a} depends on the {b}.",
-        "You will find the {q} {a} in about {n} towns.", "Historically, every {a} began as a {q} {b}.",
-        "It is worth noting that the {a} must never be confused with the {b}.", "Experts prefer the {q} {a} to the {b}.",
-        "This is why the {a} is often called {q}.", "Around {n} percent of all people have seen a {q} {a}.",
-        "Of course, a {b} can be {q2} too.", "The short answer: the {a} is mostly about the {b}.",
-        "There are {n} kinds of {a}, and each is {q}.", "Without the {b}, no {a} would be {q}.",
-        "Let me know if you want more on the {a}!", "Good question!", "Some say the {a} is {q}, others disagree.",
-        "The {q2} version of the {a} was decided upon in the year {y}.", "As a rule, a {q} {b} costs {n} coins.",
+        "A {a} is {q} because the {b} around it is {q2}.",
+        "In most cases the {a} depends on the {b}.",
+        "You will find the {q} {a} in about {n} towns.",
+        "Historically, every {a} began as a {q} {b}.",
+        "It is worth noting that the {a} must never be confused with the {b}.",
+        "Experts prefer the {q} {a} to the {b}.",
+        "This is why the {a} is often called {q}.",
+        "Around {n} percent of all people have seen a {q} {a}.",
+        "Of course, a {b} can be {q2} too.",
+        "The short answer: the {a} is mostly about the {b}.",
+        "There are {n} kinds of {a}, and each is {q}.",
+        "Without the {b}, no {a} would be {q}.",
+        "Let me know if you want more on the {a}!",
+        "Good question!",
+        "Some say the {a} is {q}, others disagree.",
+        "The {q2} version of the {a} was decided upon in the year {y}.",
+        "As a rule, a {q} {b} costs {n} coins.",
     ],
     "de": [
-        "{a} gilt als {q}, weil {b} eher {q2} ist.", "Meist hängt {a} von {b} ab.", "Man findet {a} in etwa {n} Orten.",
-        "Geschichtlich begann {a} als {b}.", "Man darf {a} nie mit {b} verwechseln.", "Fachleute bevorzugen {a}.",
-        "Deshalb nennt man {a} oft {q}.", "Rund {n} Prozent kennen {a}.", "Natürlich kann auch {b} {q2} sein.",
-        "Kurz gesagt geht es bei {a} um {b}.", "Es gibt {n} Arten von {a}, und jede ist {q}.", "Gute Frage!",
-        "Sag Bescheid, wenn du mehr über {a} wissen willst!", "Im Jahr {y} wurde beschlossen, {a} sei {q}.",
+        "{a} gilt als {q}, weil {b} eher {q2} ist.",
+        "Meist hängt {a} von {b} ab.",
+        "Man findet {a} in etwa {n} Orten.",
+        "Geschichtlich begann {a} als {b}.",
+        "Man darf {a} nie mit {b} verwechseln.",
+        "Fachleute bevorzugen {a}.",
+        "Deshalb nennt man {a} oft {q}.",
+        "Rund {n} Prozent kennen {a}.",
+        "Natürlich kann auch {b} {q2} sein.",
+        "Kurz gesagt geht es bei {a} um {b}.",
+        "Es gibt {n} Arten von {a}, und jede ist {q}.",
+        "Gute Frage!",
+        "Sag Bescheid, wenn du mehr über {a} wissen willst!",
+        "Im Jahr {y} wurde beschlossen, {a} sei {q}.",
     ],
     "zh": [
-        "{a}之所以{q}，是因为{b}很{q2}。", "多数情况下{a}取决于{b}。", "大约{n}个城镇有{a}。", "历史上{a}起源于{b}。",
-        "注意不要把{a}和{b}混为一谈。", "专家更喜欢{q}的{a}。", "所以人们常说{a}很{q}。", "大约百分之{n}的人见过{a}。",
-        "当然，{b}也可以很{q2}。", "简单说，{a}主要和{b}有关。", "{a}有{n}种，每一种都{q}。", "好问题！",
-        "想多了解{a}就告诉我！", "{y}年人们决定{a}必须{q}。",
+        "{a}之所以{q}，是因为{b}很{q2}。",
+        "多数情况下{a}取决于{b}。",
+        "大约{n}个城镇有{a}。",
+        "历史上{a}起源于{b}。",
+        "注意不要把{a}和{b}混为一谈。",
+        "专家更喜欢{q}的{a}。",
+        "所以人们常说{a}很{q}。",
+        "大约百分之{n}的人见过{a}。",
+        "当然，{b}也可以很{q2}。",
+        "简单说，{a}主要和{b}有关。",
+        "{a}有{n}种，每一种都{q}。",
+        "好问题！",
+        "想多了解{a}就告诉我！",
+        "{y}年人们决定{a}必须{q}。",
     ],
 }
 
@@ -318,7 +394,9 @@ class Chat:
             a, b = random.sample(self._nouns, 2)
             q, q2 = random.sample(self._qualities, 2)
             a = topic if random.random() < 0.6 else a
-            sentences.append(pattern.format(a=a, b=b, q=q, q2=q2, n=random.randint(3, 99), y=random.randint(1400, 1999)))
+            sentences.append(
+                pattern.format(a=a, b=b, q=q, q2=q2, n=random.randint(3, 99), y=random.randint(1400, 1999))
+            )
         return ("" if self.language == "zh" else " ").join(sentences)
 
 
@@ -355,9 +433,13 @@ class Agent(Chat):
             lines.append(
                 self.random.choice(
                     [
-                        f"def {name}({other}):", f"    return {name}({self.random.randint(1, 99)})",
-                        f"    if {name} is None:", f"        raise ValueError(f\"{other} missing\")", f"import {name}",
-                        f"    {name} = {other}[{self.random.randint(0, 9)}]", f"    # {self.words(_ANSWERS, 1)}",
+                        f"def {name}({other}):",
+                        f"    return {name}({self.random.randint(1, 99)})",
+                        f"    if {name} is None:",
+                        f'        raise ValueError(f"{other} missing")',
+                        f"import {name}",
+                        f"    {name} = {other}[{self.random.randint(0, 9)}]",
+                        f"    # {self.words(_ANSWERS, 1)}",
                     ]
                 )
             )
@@ -368,11 +450,19 @@ class Agent(Chat):
             f"tests/test_{self._name()}.py::test_{self._name()} {self.random.choice(['PASSED', 'PASSED', 'FAILED'])}"
             for _ in range(self.random.randint(4, 15))
         ]
-        return "run_tests", {"filter": self._name()}, "\n".join([*lines, f"{len(lines)} tests in {self.random.randint(1, 90)}s"])
+        return (
+            "run_tests",
+            {"filter": self._name()},
+            "\n".join([*lines, f"{len(lines)} tests in {self.random.randint(1, 90)}s"]),
+        )
 
     def _search(self) -> tuple[str, dict, str]:
         hits = [
-            {"id": f"doc-{self.random.randint(1000, 9999)}", "title": self.words(_QUESTIONS, 1), "score": round(self.random.random(), 3)}
+            {
+                "id": f"doc-{self.random.randint(1000, 9999)}",
+                "title": self.words(_QUESTIONS, 1),
+                "score": round(self.random.random(), 3),
+            }
             for _ in range(self.random.randint(2, 6))
         ]
         return "search", {"query": self._name()}, json.dumps({"hits": hits}, ensure_ascii=False)
@@ -391,7 +481,11 @@ class Agent(Chat):
 
     def _query(self) -> tuple[str, dict, str]:
         rows = [
-            {"sku": f"SKU-{self.random.randint(1000, 9999)}", "name": self._name(), "stock": self.random.randint(0, 150)}
+            {
+                "sku": f"SKU-{self.random.randint(1000, 9999)}",
+                "name": self._name(),
+                "stock": self.random.randint(0, 150),
+            }
             for _ in range(self.random.randint(2, 8))
         ]
         return "query", {"sql": f"select * from {self._name()}"}, json.dumps(rows)
@@ -407,12 +501,15 @@ class Transcripts:
             for line in file.read_text("utf-8").splitlines()
         ]
         random.shuffle(self._conversations)
+        self._next = 0
 
     def messages(self, size: int) -> list[ChatMessage]:
         """At least so many messages, up to the next one from the user."""
         said: list[ChatMessage] = []
         while len(said) < size:
-            said.extend(message for message in self._conversations.pop() if not message.is_from(ChatRole.SYSTEM))
+            conversation = self._conversations[self._next % len(self._conversations)]
+            self._next += 1
+            said.extend(message for message in conversation if not message.is_from(ChatRole.SYSTEM))
         end = next((index for index in range(size, len(said)) if said[index].is_from(ChatRole.USER)), len(said) - 1)
         return said[: end + 1]
 

@@ -4,15 +4,16 @@
 
 """One pass: measure, compact, check what came back, report. The hook and the pipeline node share it."""
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from haystack import logging
-from haystack.dataclasses import ChatMessage
+from haystack.dataclasses import ChatMessage, ChatRole
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 
 from haystack_compaction.conversation.notes import (
@@ -62,21 +63,19 @@ def changes_between(before: Sequence[ChatMessage], after: Sequence[ChatMessage])
     :returns: What was kept, removed, rewritten and added, each in the order of the conversation it comes from.
     """
     ids_before, ids_after = set(map(id, before)), set(map(id, after))
-    gone = defaultdict(list)
-    for gap, message in _by_gap(before, kept=ids_after):
-        gone[gap].append(message)
+    gone = _by_gap(before, kept=ids_after)
     rewritten: list[tuple[ChatMessage, ChatMessage]] = []
     added: list[ChatMessage] = []
-    for gap, message in _by_gap(after, kept=ids_before):
-        original = None if is_note(message) else _original_of(message, gone[gap])
-        if original is None:
-            added.append(message)
-        else:
-            gone[gap] = [candidate for candidate in gone[gap] if candidate is not original]
-            rewritten.append((original, message))
+    for gap, messages in _by_gap(after, kept=ids_before).items():
+        for original, message in _versions(gone[gap], messages):
+            if original is None:
+                added.append(message)
+            else:
+                rewritten.append((original, message))
+    replaced = {id(original) for original, _ in rewritten}
     return Changes(
         kept=[message for message in after if id(message) in ids_before],
-        removed=[message for messages in gone.values() for message in messages],
+        removed=[message for messages in gone.values() for message in messages if id(message) not in replaced],
         rewritten=rewritten,
         added=added,
     )
@@ -150,7 +149,12 @@ class CompactionPass:
         """
         try:
             with entered(self.context):
-                compacted = await self.compactor.compact_async(list(self._marked), self._room(), self.ledger)
+                if hasattr(self.compactor, "compact_async"):
+                    compacted = await self.compactor.compact_async(list(self._marked), self._room(), self.ledger)
+                else:
+                    compacted = await asyncio.to_thread(
+                        self.compactor.compact, list(self._marked), self._room(), self.ledger
+                    )
         except Exception as error:
             return self._failed(error)
         return self._finished(compacted)
@@ -166,8 +170,9 @@ class CompactionPass:
 
     def _finished(self, compacted: list[ChatMessage] | None) -> Outcome:
         if compacted is None:
-            return self._unchanged("the compactor found nothing that it may remove")
-        checked = [self._original.get(id(message), message) for message in self._checked(compacted)]
+            fits = self.request.of(self.ledger.measure(self.messages)) <= self.target_tokens
+            return self._unchanged("it fits already" if fits else "the compactor found nothing that it may remove")
+        checked = [self._original.get(id(message)) or _unmarked(message) for message in self._checked(compacted)]
         tokens_before, tokens_after = self.ledger.measure(self.messages), self.ledger.measure(checked)
         if tokens_after >= tokens_before:
             return self._unchanged("what the compactor returned was no smaller")
@@ -238,7 +243,17 @@ class CompactionPass:
 _ReturnT = TypeVar("_ReturnT")
 
 
-def run_passes(passes: Generator["CompactionPass", Outcome, _ReturnT]) -> _ReturnT:
+class Step(Protocol):
+    """Something to be waited for: a pass, or what runs between passes."""
+
+    def run(self) -> Any:
+        """Do it."""
+
+    async def run_async(self) -> Any:
+        """Do it without blocking the event loop."""
+
+
+def run_passes(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
     """
     Run passes that depend on each other.
 
@@ -254,7 +269,7 @@ def run_passes(passes: Generator["CompactionPass", Outcome, _ReturnT]) -> _Retur
         return returned
 
 
-async def run_passes_async(passes: Generator["CompactionPass", Outcome, _ReturnT]) -> _ReturnT:
+async def run_passes_async(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
     """
     Run passes that depend on each other, without blocking the event loop.
 
@@ -274,28 +289,52 @@ def _marked_as_task(message: ChatMessage) -> ChatMessage:
     return replace(message, _meta={**message.meta, CURRENT_TASK_META_KEY: True})
 
 
-def _by_gap(messages: Sequence[ChatMessage], *, kept: set[int]) -> list[tuple[int, ChatMessage]]:
-    """The messages that were not kept, each with the number of kept messages before it."""
+def _unmarked(message: ChatMessage) -> ChatMessage:
+    """A rewritten task must not stay the task for ever."""
+    if CURRENT_TASK_META_KEY not in message.meta:
+        return message
+    return replace(message, _meta={key: value for key, value in message.meta.items() if key != CURRENT_TASK_META_KEY})
+
+
+def _by_gap(messages: Sequence[ChatMessage], *, kept: set[int]) -> dict[int, list[ChatMessage]]:
+    """The messages that were not kept, by the number of kept messages before them."""
     gap = 0
-    found = []
+    found = defaultdict(list)
     for message in messages:
         if id(message) in kept:
             gap += 1
         else:
-            found.append((gap, message))
+            found[gap].append(message)
     return found
+
+
+def _versions(before: list[ChatMessage], after: list[ChatMessage]) -> list[tuple[ChatMessage | None, ChatMessage]]:
+    """Each message that is new in a gap with the one it is a version of, None where there is no such."""
+    candidates = [message for message in before if not is_note(message)]
+    versions = [message for message in after if not is_note(message)]
+    if list(map(_shape, candidates)) == list(map(_shape, versions)):
+        # Where everything was rewritten, the order tells. Looking for each would take the square of the time.
+        originals = dict(zip(map(id, versions), candidates, strict=True))
+        return [(originals.get(id(message)), message) for message in after]
+    found: list[tuple[ChatMessage | None, ChatMessage]] = []
+    for message in after:
+        original = None if is_note(message) else _original_of(message, candidates)
+        candidates = [candidate for candidate in candidates if candidate is not original]
+        found.append((original, message))
+    return found
+
+
+def _shape(message: ChatMessage) -> tuple[ChatRole, list[str]]:
+    return message.role, [result.origin.tool_name for result in message.tool_call_results]
 
 
 def _original_of(message: ChatMessage, candidates: list[ChatMessage]) -> ChatMessage | None:
     """The message that the given one is most likely a version of: same role, same calls answered, common beginning."""
-
-    def answers(message: ChatMessage) -> list[str]:
-        return [result.origin.tool_name for result in message.tool_call_results]
 
     def likeness(candidate: ChatMessage) -> tuple[int, bool]:
         text = candidate.text or ""
         same = takewhile(lambda pair: pair[0] == pair[1], zip(text, message.text or "", strict=False))
         return len(list(same)), not text.strip()
 
-    alike = [candidate for candidate in candidates if candidate.role is message.role]
-    return max((c for c in alike if answers(c) == answers(message)), key=likeness, default=None)
+    alike = (candidate for candidate in candidates if _shape(candidate) == _shape(message))
+    return max(alike, key=likeness, default=None)

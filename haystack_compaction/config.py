@@ -7,7 +7,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from haystack_compaction.compactors.base import Compactor, require_at_least
+from haystack_compaction.compactors.base import Compactor
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.hook import CompactionHook
 
@@ -52,7 +52,6 @@ class CompactionConfig:
             raise ValueError(f"Unknown strategy '{self.strategy}'. Known strategies: {', '.join(STRATEGIES)}.")
         if not self.summarization_model:
             raise ValueError("`summarization_model` must be 'same' or the name of a model, got an empty text.")
-        require_at_least(0, preserve_recent_turns=self.preserve_recent_turns)
         self.build_compactor()
 
     def build_compactor(self) -> Compactor:
@@ -82,7 +81,8 @@ class CompactionConfig:
             self.build_compactor(),
             context_window=context_window,
             compact_at=self.trigger_threshold_tokens / context_window,
-            compact_to=self.target_tokens / context_window,
+            # A hook's target is below its trigger, if only by a token.
+            compact_to=min(self.target_tokens, self.trigger_threshold_tokens - 1) / context_window,
         )
 
     def to_dict(self) -> dict[str, Any]:

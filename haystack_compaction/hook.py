@@ -95,7 +95,7 @@ class CompactionHook:
         self.context_window = context_window
         self.compact_at = compact_at
         self.compact_to = compact_to
-        self.token_counter = token_counter or EstimateTokenCounter()
+        self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
         self._ledger = TokenLedger(self.token_counter)
         self._runs: weakref.WeakKeyDictionary[State, WindowGuard] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -175,6 +175,14 @@ class CompactionHook:
                 deserialize_component_inplace(options, key=key)
         hook: CompactionHook = default_from_dict(cls, data)
         return hook
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is known of running Agents is no part of a copy."""
+        return {**self.__dict__, "_runs": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin without any run."""
+        self.__dict__.update(state, _runs=weakref.WeakKeyDictionary(), _lock=threading.Lock())
 
     def _due_passes(self, state: State) -> Passes | None:
         """What is to be done before the next request, or None while there is room."""

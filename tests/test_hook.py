@@ -3,7 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
+import copy
 import logging
+import pickle
 import threading
 
 import pytest
@@ -15,7 +17,7 @@ from haystack.tools import tool
 from haystack.tracing import disable_tracing, enable_tracing
 from samples import ScriptedChatGenerator, chat, run_of, texts
 
-from haystack_compaction import CompactionHook, EstimateTokenCounter, SlidingWindowCompactor
+from haystack_compaction import CompactionHook, EstimateTokenCounter, SlidingWindowCompactor, TiktokenCounter
 from haystack_compaction.conversation.notes import is_note
 
 WINDOW = 2_000
@@ -116,7 +118,7 @@ def test_the_agent_refuses_it_at_any_other_point(point):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"context_window": 0}, "`context_window` must be at least 1 token, got 0"),
+        ({"context_window": 0}, "`context_window` must be at least 1, got 0"),
         ({"compact_at": 0.4, "compact_to": 0.4}, "compact_to=0.4 and compact_at=0.4"),
         ({"compact_to": 0}, "0 < compact_to < compact_at <= 1"),
         ({"compact_at": 1.1}, "compact_at=1.1"),
@@ -319,3 +321,81 @@ def test_round_trip_with_an_agent():
     (again,) = restored.hooks["before_llm"]
     assert again.to_dict() == hook.to_dict()
     assert again.compactor.min_keep_steps == 4
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda hook: pickle.loads(pickle.dumps(hook))])
+def test_a_hook_that_has_worked_can_be_copied(copied):
+    hook = window_hook(token_counter=TiktokenCounter("no_such_encoding"))
+    hook.run(state_of(run_of(30)))
+    again = copied(hook)
+    state = state_of(run_of(30))
+    again.run(state)
+    assert len(state.data["messages"]) < 30
+
+
+class PerMessage:
+    """A counter of somebody's own, far from our estimate."""
+
+    def count(self, messages, tools=None):
+        return 100 * len(messages)
+
+
+class Characters:
+    def count(self, messages, tools=None):
+        return sum(len(message.text or "") for message in messages)
+
+
+@pytest.mark.parametrize("counter", [PerMessage(), Characters()])
+@pytest.mark.parametrize("reports_usage", [False, True])
+def test_a_counter_of_ones_own_decides(counter, reports_usage):
+    messages = [ChatMessage.from_user("q" * 300) if n % 2 else ChatMessage.from_assistant("a" * 300) for n in range(60)]
+    total = counter.count(messages)
+    hook = CompactionHook(
+        SlidingWindowCompactor(omission_note=None), context_window=int(total / 0.71), token_counter=counter
+    )
+    state = state_of(messages, context_tokens=counter.count(messages[:-1]) if reports_usage else 0)
+    hook.run(state)
+    left = counter.count(state.data["messages"])
+    assert 0.9 * hook.context_window * 0.4 <= left <= hook.context_window * 0.4
+    if reports_usage:
+        assert state.data["context_tokens"] == pytest.approx(left, rel=0.1)
+
+
+def test_usage_counts_however_little_the_messages_say():
+    messages = [*chat(10, words=8)]
+    state = state_of(messages, context_tokens=9_000)
+    CompactionHook(SlidingWindowCompactor(), context_window=10_000).run(state)
+    assert len(state.data["messages"]) < len(messages)
+
+
+@pytest.mark.parametrize("compact_at", [0.9, 1.0])
+def test_nothing_happens_below_the_share_that_was_asked_for(compact_at):
+    messages = run_of(30)
+    tokens = COUNTER.count(messages)
+    state = state_of(messages)
+    CompactionHook(SlidingWindowCompactor(), context_window=int(tokens / compact_at) + 5, compact_at=compact_at).run(
+        state
+    )
+    assert state.data["messages"] is messages
+
+
+async def test_a_compactor_with_no_more_than_compact_runs_in_async_too():
+    class Plain:
+        def compact(self, messages, target_tokens, token_counter):
+            return SlidingWindowCompactor().compact(messages, target_tokens, token_counter)
+
+    state = state_of(run_of(30))
+    await CompactionHook(Plain(), context_window=WINDOW).run_async(state)
+    assert len(state.data["messages"]) < 30
+
+
+@pytest.mark.parametrize("bad", [None, "many", float("nan"), -1])
+def test_a_counter_that_returns_nonsense_ends_no_run(bad):
+    class Nonsense:
+        additive = True
+
+        def count(self, messages, tools=None):
+            return bad
+
+    result = agent(auditing(40), window_hook(token_counter=Nonsense())).run(messages=[TASK])
+    assert result["last_message"].text == "All is well."

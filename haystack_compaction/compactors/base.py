@@ -244,7 +244,7 @@ class Compactor:
         if not ledger.exceeds(messages, target_tokens):
             return None
         valid = messages if is_valid(messages) else repaired(messages)
-        compacted = self.rewrite(Conversation(valid), target_tokens, ledger)
+        compacted = self.rewrite(Conversation(valid), target_tokens, ledger.calibrated(messages))
         if isinstance(compacted, Generator):
             compacted = yield from compacted
         return compacted if compacted is not None and ledger.is_smaller(compacted, messages) else None
@@ -292,9 +292,11 @@ def require_at_least(minimum: int, **options: int) -> None:
 
     :param minimum: The smallest value that is allowed.
     :param options: The options by name.
-    :raises ValueError: If one of them is smaller; the message names it.
+    :raises ValueError: If one of them is smaller or no whole number; the message names it.
     """
     for name, value in options.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
         if value < minimum:
             raise ValueError(f"`{name}` must be at least {minimum}, got {value}.")
 

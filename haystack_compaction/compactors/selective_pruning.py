@@ -8,10 +8,11 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from haystack import component
-from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall
+from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall, ToolCallResult
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.compactors.removal import Removal
@@ -49,6 +50,8 @@ class _Pair(NamedTuple):
     call: ToolCall
     siblings: int
 
+
+_step_of = attrgetter("step")
 
 #: Pairs that can only go together.
 _Unit: TypeAlias = tuple[_Pair, ...]
@@ -144,26 +147,26 @@ class SelectivePruningCompactor(Compactor):
         older = older_tool_steps(
             conversation, steps, min_keep_steps=self.min_keep_steps, preserve_recent_turns=self.preserve_recent_turns
         )
-        removable = {step.index for step in older} - loop_openers(conversation)
+        removable = {step.assistant for step in older} - loop_openers(conversation)
         units: list[_Unit] = []
-        for index, group in groupby(pairs, key=lambda pair: pair.step):
+        for index, group in groupby(pairs, key=_step_of):
             if index in removable:
                 units.extend(self._units_of_step(conversation.messages[index], tuple(group)))
         return units
 
     def _units_of_step(self, message: ChatMessage, pairs: _Unit) -> list[_Unit]:
         removable = [pair for pair in pairs if pair.call.tool_name not in self.keep_tools]
-        if not message.reasonings and not has_replay_data(message):
+        if len(pairs) == 1 or not (message.reasonings or has_replay_data(message)):
             return [(pair,) for pair in removable]
         return [pairs] if len(removable) == len(pairs) else []
 
 
 def _pairs(messages: Sequence[ChatMessage], step: ToolStep) -> list[_Pair]:
-    message = messages[step.index]
-    positions = answered_calls(message, [messages[index] for index in step.results])
+    message = messages[step.assistant]
     calls = message.tool_calls
+    positions = [0] if len(calls) == 1 else answered_calls(message, [messages[index] for index in step.results])
     return [
-        _Pair(step.index, position, result, calls[position], len(calls))
+        _Pair(step.assistant, position, result, calls[position], len(calls))
         for result, position in zip(step.results, positions, strict=True)
     ]
 
@@ -200,7 +203,7 @@ def _outdated(messages: Sequence[ChatMessage], pairs: list[_Pair], canonical: li
     for pair, arguments in zip(reversed(pairs), reversed(canonical), strict=True):
         tool = pair.call.tool_name
         call = tool, arguments
-        failed = any(result.error for result in messages[pair.result].tool_call_results)
+        failed = any(part.error for part in messages[pair.result]._content if isinstance(part, ToolCallResult))
         if call in (called if failed else succeeded):
             superseded.add(pair.result)
         elif failed and tool in successful_tools:
@@ -220,8 +223,8 @@ def _naming_texts(conversation: Conversation, pairs: list[_Pair], canonical: lis
         arguments[pair.step].append(text)
     for index, message in enumerate(conversation.messages):
         if message._role in (ChatRole.USER, ChatRole.ASSISTANT) and index not in notes:
-            yield from ((index, part.text) for part in message._content if isinstance(part, TextContent))
-            yield from ((index, text) for text in arguments.get(index, ()))
+            texts = [part.text for part in message._content if isinstance(part, TextContent)]
+            yield index, "\n".join(texts + arguments.get(index, []))
 
 
 def _saving(removal: Removal, unit: _Unit, sizes: list[int], remains: _Remains, ledger: TokenLedger) -> int:
@@ -232,7 +235,7 @@ def _saving(removal: Removal, unit: _Unit, sizes: list[int], remains: _Remains, 
     if len(unit) < pair.siblings:
         return results + ledger.count([ChatMessage(_role=message.role, _content=[pair.call])])
     rest = _rest(message, pair.step, frozenset(pair.position for pair in unit), remains)
-    return results + sizes[pair.step] - (0 if rest is None else ledger.count([rest]))
+    return results + sizes[pair.step] - sum(ledger.sizes([] if rest is None else [rest]))
 
 
 def _without(removal: Removal, units: list[_Unit], remains: _Remains) -> list[ChatMessage]:
@@ -273,7 +276,10 @@ def _canonical(arguments: dict[str, Any]) -> str:
 
 def _result_text(message: ChatMessage) -> str:
     texts: list[str] = []
-    for part in message.tool_call_results:
-        blocks = [TextContent(part.result)] if isinstance(part.result, str) else part.result
-        texts.extend(block.text for block in blocks if isinstance(block, TextContent))
+    for part in message._content:
+        if isinstance(part, ToolCallResult):
+            result = part.result
+            texts.extend(
+                [result] if isinstance(result, str) else (b.text for b in result if isinstance(b, TextContent))
+            )
     return "\n".join(texts)

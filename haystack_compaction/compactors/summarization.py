@@ -40,6 +40,8 @@ _DEFAULT_CONTEXT_WINDOW = 32_000
 # New material smaller than this many tokens is left alone: a summary of it would be about as long.
 _SMALLEST_OLD_PART = 400
 
+_DIGEST_ATTEMPTS = 3
+
 
 @component
 class SummarizationCompactor(Compactor):
@@ -207,16 +209,12 @@ class SummarizationCompactor(Compactor):
     ) -> Generator[list[Prompt], list[Reply], str]:
         """The summary of an old part: the model's, or the digest. Empty when even that has nothing to tell."""
         frame = ledger.count([old.note(conversation, "")])
+        budget = max(old.limit - frame, old.limit // 2)
         task = conversation.task_index
+        task_text = conversation.messages[task].text if task is not None else None
 
         def digest(messages: Sequence[ChatMessage], previous: str) -> str:
-            return write_digest(
-                messages,
-                budget_tokens=max(old.limit - frame, old.limit // 2),
-                count_text=_count_text,
-                task_text=(conversation.messages[task].text or "") if task is not None else "",
-                previous=previous,
-            )
+            return _digest(messages, previous, task_text or "", budget, ledger)
 
         def stand_in(messages: Sequence[ChatMessage], previous: str, fault: str) -> str:
             if self.raise_on_failure:
@@ -293,6 +291,20 @@ class _OldPart:
             if tokens < 0:
                 return True
         return False
+
+
+def _digest(messages: Sequence[ChatMessage], previous: str, task_text: str, budget: int, ledger: TokenLedger) -> str:
+    """A digest that keeps to its budget by the ledger too. It measures itself by the estimate, which is faster."""
+    text, estimated = "", budget
+    for _ in range(_DIGEST_ATTEMPTS):
+        text = write_digest(
+            messages, budget_tokens=estimated, count_text=_count_text, task_text=task_text, previous=previous
+        )
+        size = ledger.count([ChatMessage.from_user(text)])
+        if size <= budget:
+            break
+        estimated = estimated * budget // size
+    return text
 
 
 def _told(conversation: Conversation, region: _Region) -> str:

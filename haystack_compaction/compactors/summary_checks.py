@@ -42,17 +42,18 @@ _PREAMBLE = re.compile(
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 # An ideograph says about as much as three letters.
 _LETTERS_PER_IDEOGRAPH = 3
-_FEWEST_LETTERS = 20
+_FEWEST_LETTERS = 12
 
 # Texts as repetitive as this are a model caught in a loop: prose shrinks to a half or a third, long lists to a sixth.
 _LOOP_RATIO = 12
 _SHORTEST_LOOP = 500
 
-_WORD = re.compile(r"[^\W_]{5,}|\b(?=\w*\d)\w{3,}")
-_IDEOGRAPH_PAIR = re.compile(f"{_IDEOGRAPH.pattern}{{2}}")
+_WORD = re.compile(r"[^\W_]{4,}|\b(?=\w*\d)\w{3,}")
+_IDEOGRAPH_PAIR = re.compile(f"(?=({_IDEOGRAPH.pattern}{{2}}))")
 _WORDS_OF_ANY_SUMMARY = re.compile(
-    r"(about|above|asked|assistant|before|below|conversation|discuss(ed|ion)|earlier|further|messages?|previous"
-    r"|provided|sections?|summari[sz]ed|summary|their|there|these|things?|transcript|users?|various|which|would)",
+    r"(about|above|also|asked|assistant|been|before|below|conversation|discuss(ed|ion)|earlier|from|further|have|here"
+    r"|messages?|previous|provided|sections?|some|summari[sz]ed|summary|that|their|them|then|there|these|they|things?"
+    r"|this|transcript|users?|various|were|what|when|which|will|with|would)",
     re.IGNORECASE,
 )
 _IDENTIFIER = re.compile(r"https?://[^\s)\]>]+|[\w.~-]*/[\w./~-]{3,}|\b(?=\w*\d)(?=\w*[A-Za-z_])\w{5,}\b|\b\d{5,}\b")
@@ -80,7 +81,7 @@ def fault_of_reply(reply: Reply, request: SummaryRequest) -> str | None:
     :returns: The reason, as one would tell the model, or None when nothing is wrong.
     """
     if isinstance(reply, Exception):
-        return f"the call failed with {type(reply).__name__}: {reply}"
+        return f"the call failed with {reply!r}"
     finish_reason = str(reply.meta.get("finish_reason", "")).lower()
     if finish_reason in _CUT_OFF:
         return "it was cut off before its end; be much shorter"

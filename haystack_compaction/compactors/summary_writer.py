@@ -110,11 +110,11 @@ class SummaryWriter:
             for group, answer in zip(groups, answers, strict=True):
                 beneath = [message for part in group for message in part.messages]
                 text = answer.text or stand_in(beneath, "", answer.fault)
-                parts.append(self._fitted(self._quoted(text, beneath), room // 2))
+                parts.append(self._fitted(self._quoted(text, beneath), room))
             title = "summaries of consecutive parts, oldest first"
 
     def _transcript(self, units: Sequence[Sequence[ChatMessage]], room: int) -> Iterator[_Part]:
-        """Parts that fit. Small units are measured together, since measuring costs more by the call than by the text."""
+        """Parts that fit. Small units are measured together: measuring costs more by the call than by the text."""
         messages: list[ChatMessage] = []
         records: list[str] = []
         characters = 0

@@ -11,11 +11,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from haystack import component
-from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextContent, ToolCallResult
+from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextContent, ToolCall, ToolCallResult
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY
-from haystack_compaction.conversation.shortening import described, strings_in, with_short_strings
+from haystack_compaction.conversation.shortening import described, json_text, strings_in, with_short_strings
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.conversation.tool_steps import (
     ToolStep,
@@ -142,7 +142,7 @@ class ToolResultPruningCompactor(Compactor):
                 yield index, self._pruned(messages[index], sizes[index])
         openers = loop_openers(conversation)
         for step in steps:
-            index = step.index
+            index = step.assistant
             if sizes[index] > self.min_tokens and index not in openers and self._is_shrinkable(messages, step):
                 yield index, self._shrunk(messages[index], sizes[index])
 
@@ -153,12 +153,13 @@ class ToolResultPruningCompactor(Compactor):
         )
 
     def _is_shrinkable(self, messages: Sequence[ChatMessage], step: ToolStep) -> bool:
-        message = messages[step.index]
+        message = messages[step.assistant]
         if COMPACTION_META_KEY in message.meta or calls_need_reasoning(message):
             return False
         if step.in_current_task and has_replay_data(message):
             return False
-        return _has_long_strings(message) and not any(call.tool_name in self.keep_tools for call in message.tool_calls)
+        calls = message.tool_calls
+        return any(map(_has_long_strings, calls)) and not any(call.tool_name in self.keep_tools for call in calls)
 
     def _pruned(self, message: ChatMessage, size: int) -> ChatMessage:
         results = [replace(result, result=self._placeholder(result, size)) for result in message.tool_call_results]
@@ -175,6 +176,8 @@ class ToolResultPruningCompactor(Compactor):
     def _shrunk(self, message: ChatMessage, size: int) -> ChatMessage:
         calls = [
             replace(call, arguments=with_short_strings(call.arguments, _STRING_CHARACTERS))
+            if _has_long_strings(call)
+            else call
             for call in message.tool_calls
         ]
         shrunk = with_calls(message, calls)
@@ -185,8 +188,11 @@ class ToolResultPruningCompactor(Compactor):
         return {**meta, COMPACTION_META_KEY: {"strategy": self.strategy, "original_tokens": size}}
 
 
-def _has_long_strings(message: ChatMessage) -> bool:
-    return any(len(string) > _STRING_CHARACTERS for call in message.tool_calls for string in strings_in(call.arguments))
+def _has_long_strings(call: ToolCall) -> bool:
+    """Whether there is something to cut. Arguments that are no JSON, since they contain themselves, say, stay."""
+    if json_text(call.arguments) is None:
+        return False
+    return any(len(string) > _STRING_CHARACTERS for string in strings_in(call.arguments))
 
 
 def _first_line(result: ToolCallResult) -> str:

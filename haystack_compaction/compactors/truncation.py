@@ -4,7 +4,8 @@
 
 """The last resort: shortens the largest contents, whatever they are, until the conversation fits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -40,13 +41,18 @@ _TRUNCATED_META_KEY = "truncated"
 # About what a marker or the description of an image takes, in tokens. Nothing smaller is worth a rewrite.
 _STUB_TOKENS = 16
 
+# How many tokens more a marker takes than as much text would.
+_MARKER_TOKENS = 5
+
 # Older contents may shrink to so many tokens before the newest are touched, and the newest to so many before the older
 # ones shrink to their markers.
 _OLDER_FLOOR = 60
 _NEWEST_FLOOR = 250
 
-# How often a cap is lowered when the contents turn out larger than estimated, before the floor is taken.
+# How often the contents are cut when they turn out larger than estimated, before nothing is left of them.
 _ATTEMPTS = 8
+
+_UNCUT = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -111,20 +117,31 @@ class TruncationCompactor(Compactor):
         :param ledger: What knows the size of each message.
         :returns: The messages to go on with, or None when there is nothing to shorten.
         """
+        messages = conversation.messages
         newest = self._newest(conversation)
         pieces = _pieces(conversation, ledger)
-        older_pieces = [piece for piece in pieces if piece.key[0] not in newest]
-        newest_pieces = [piece for piece in pieces if piece.key[0] in newest]
-        compacted = list(conversation.messages)
-        for group, floor in (
-            (older_pieces, _OLDER_FLOOR),
-            (newest_pieces, _NEWEST_FLOOR),
-            (older_pieces, 0),
-            (newest_pieces, 0),
-        ):
-            if group and ledger.measure(compacted) > target_tokens:
-                compacted = _shrunk(compacted, conversation, group, floor, target_tokens, ledger)
-        return compacted if pieces else None
+        groups = (
+            [piece for piece in pieces if piece.key[0] not in newest],
+            [piece for piece in pieces if piece.key[0] in newest],
+        )
+        if not pieces:
+            return None
+        openers = loop_openers(conversation)
+        sizes = ledger.sizes(messages)
+        room = target_tokens - sum(sizes) + sum(piece.tokens for piece in pieces)
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            limits = _limits(groups, room)
+            cut = {index for index, _ in limits}
+            compacted = [
+                _cut(message, index, limits, size=sizes[index], is_opener=index in openers) if index in cut else message
+                for index, message in enumerate(messages)
+            ]
+            excess = ledger.measure(compacted) - target_tokens
+            if excess <= 0:
+                break
+            # The last attempt leaves nothing but markers.
+            room = room - excess - excess // 8 if attempts_left > 1 else 0
+        return compacted
 
     def _newest(self, conversation: Conversation) -> set[int]:
         """The indexes of the messages that are shortened last."""
@@ -159,44 +176,32 @@ def _pieces(conversation: Conversation, ledger: TokenLedger) -> list[_Piece]:
     return pieces
 
 
-def _shrunk(
-    compacted: Sequence[ChatMessage],
-    conversation: Conversation,
-    pieces: list[_Piece],
-    floor: int,
-    target_tokens: int,
-    ledger: TokenLedger,
-) -> list[ChatMessage]:
-    """Cut the pieces to the largest common size with which the conversation fits, or to the floor."""
-    messages = conversation.messages
-    openers = loop_openers(conversation)
-    touched = sorted({piece.key[0] for piece in pieces})
-    shrunk = list(compacted)
-    sizes = dict(zip(touched, ledger.sizes([messages[index] for index in touched]), strict=True))
-    total = sum(piece.tokens for piece in pieces)
-    size_others = ledger.count(compacted) - ledger.count([compacted[index] for index in touched])
-    room = target_tokens - size_others - (sum(sizes.values()) - total)
-    for attempts_left in reversed(range(_ATTEMPTS)):
-        cap = max(even_cap((piece.tokens for piece in pieces), room), floor)
-        limits = _limits(pieces, cap, room)
-        for index in touched:
-            shrunk[index] = _cut(messages[index], index, limits, size=sizes[index], is_opener=index in openers)
-        excess = ledger.measure(shrunk) - target_tokens
-        if excess <= 0 or cap == floor:
-            break
-        room = room - excess if attempts_left > 1 else 0
-    return shrunk
-
-
-def _limits(pieces: list[_Piece], cap: int, room: int) -> _Limits:
-    """How far each piece larger than the cap is cut. What can only go as a whole goes oldest first."""
+def _limits(groups: tuple[list[_Piece], list[_Piece]], room: int) -> _Limits:
+    """How far the pieces are cut to fit the room: the older ones first, and the newest when that is not enough."""
     limits: dict[tuple[int, int], int] = {}
+    caps = [_UNCUT, _UNCUT]
+    takes = [_size(group, _UNCUT) for group in groups]
+    for this, other, floor in ((0, 1, _OLDER_FLOOR), (1, 0, _NEWEST_FLOOR), (0, 1, 0), (1, 0, 0)):
+        if sum(takes) > room:
+            caps[this] = max(even_cap((piece.tokens for piece in groups[this]), room - takes[other]), floor)
+            takes[this] = _size(groups[this], caps[this])
+    for this, other in ((0, 1), (1, 0)):
+        limits.update(_limits_of_group(groups[this], caps[this], room - takes[other]))
+    return limits
+
+
+def _size(pieces: list[_Piece], cap: int) -> int:
+    return sum(min(piece.tokens, cap) for piece in pieces)
+
+
+def _limits_of_group(pieces: list[_Piece], cap: int, room: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """How far each piece larger than the cap is cut. What can only go as a whole goes oldest first."""
     replaceable: list[_Piece] = []
     for piece in pieces:
         if piece.tokens <= cap:
             room -= piece.tokens
         elif piece.characters:
-            limits[piece.key] = cap * piece.characters // piece.tokens
+            yield piece.key, max(cap - _MARKER_TOKENS, 0) * piece.characters // piece.tokens
             room -= cap
         else:
             replaceable.append(piece)
@@ -204,8 +209,7 @@ def _limits(pieces: list[_Piece], cap: int, room: int) -> _Limits:
     for piece in reversed(replaceable):
         room -= piece.tokens - _STUB_TOKENS
         if room < 0:
-            limits[piece.key] = 0
-    return limits
+            yield piece.key, 0
 
 
 def _cut(message: ChatMessage, index: int, limits: _Limits, *, size: int, is_opener: bool) -> ChatMessage:

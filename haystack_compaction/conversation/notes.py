@@ -26,6 +26,9 @@ _HAYSTACK_SUMMARIZED = "summarized_messages"
 
 _NUM_REMOVED = "{num_removed}"
 
+# A number of removed messages that no conversation can have had.
+_ABSURD = 10**9
+
 # How much of the summaries that no longer fit lives on in an omission note.
 _CARRIED_CHARACTERS = 400
 
@@ -64,7 +67,7 @@ def pin(message: ChatMessage) -> ChatMessage:
 
 def is_pinned(message: ChatMessage) -> bool:
     """Whether the message carries the mark that `pin` sets."""
-    return message.meta.get(PINNED_META_KEY) is True
+    return bool(message.meta) and message.meta.get(PINNED_META_KEY) is True
 
 
 def is_note(message: ChatMessage) -> bool:
@@ -73,7 +76,8 @@ def is_note(message: ChatMessage) -> bool:
 
     A pruned tool result carries the same meta key but still is the result of its call, hence the look at the role.
     """
-    return COMPACTION_META_KEY in message.meta and message.role in (ChatRole.USER, ChatRole.SYSTEM)
+    in_words = message.role in (ChatRole.USER, ChatRole.SYSTEM)
+    return in_words and bool(message.meta) and COMPACTION_META_KEY in message.meta
 
 
 def is_omission_note(message: ChatMessage) -> bool:
@@ -165,7 +169,7 @@ def _call_line(calls: Mapping[str, int]) -> str:
 
 
 def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and 0 <= value < _ABSURD else 0
 
 
 def summary_note(

@@ -15,6 +15,9 @@ from haystack.dataclasses import FileContent, ImageContent
 _MARKER = re.compile(r"\[\.\.\. ([0-9][0-9,]{0,17}) characters removed \.\.\.\]")
 _MAX_DEPTH = 40
 _MAX_NAME_CHARACTERS = 80
+_ATTEMPTS = 3
+# A list or an object of so many characters is never flattened.
+_SMALL = 40
 
 
 def shortened(text: str, limit: int) -> str:
@@ -75,7 +78,7 @@ def strings_in(value: Any) -> list[str]:
     """
     Return all strings in a JSON value that are no keys, however deep they are.
 
-    :param value: What `json.loads` returns.
+    :param value: What can be written as JSON, and so does not contain itself.
     :returns: The strings, in no particular order.
     """
     strings: list[str] = []
@@ -105,15 +108,14 @@ def shortened_arguments(arguments: dict[str, Any], limit: int) -> dict[str, Any]
     text = json_text(arguments)
     if text is None or len(text) <= limit:
         return arguments
-    lengths = [len(string) for string in strings_in(arguments)]
-    best = with_short_strings(arguments, even_cap(lengths, limit - len(text) + sum(lengths)))
-    if _length(best) > limit:
-        entries = {key: _entry_text(entry) for key, entry in arguments.items()}
-        cap = even_cap(map(len, entries.values()), limit - sum(len(str(key)) + 8 for key in entries))
-        flat = {key: arguments[key] if len(entry) <= cap else shortened(entry, cap) for key, entry in entries.items()}
-        whole = {"truncated": shortened(text, limit - len('{"truncated": ""}'))}
-        candidates = (flat, best, whole)
-        best = next((shorter for shorter in candidates if _length(shorter) <= limit), min(candidates, key=_length))
+    flat = {key: _flat(entry) for key, entry in arguments.items()}
+    best: dict[str, Any] = {}
+    for form in (arguments, flat, {"truncated": text}):
+        shorter = _with_even_strings(form, limit)
+        if not best or _length(shorter) < _length(best):
+            best = shorter
+        if _length(shorter) <= limit:
+            break
     return best if _length(best) < len(text) else arguments
 
 
@@ -158,6 +160,29 @@ def even_cap(sizes: Iterable[int], room: int) -> int:
     return ordered[-1] if ordered else 0
 
 
+def _flat(entry: Any) -> Any:
+    """A list or an object as the text of it, unless it is small."""
+    text = json_text(entry) or ""
+    return text if isinstance(entry, (dict, list, tuple)) and len(text) > _SMALL else entry
+
+
+def _with_even_strings(arguments: dict[str, Any], limit: int) -> dict[str, Any]:
+    """The arguments with their longest strings cut to a common length, so that they fit if their structure does."""
+    strings = strings_in(arguments)
+    lengths = [len(string) for string in strings]
+    written = sum(_length(string) - 2 for string in strings)
+    room = limit - (_length(arguments) - written)
+    shorter: dict[str, Any] = arguments
+    for _ in range(_ATTEMPTS):
+        # A string takes more characters as JSON, more of them where it has quotes or line breaks.
+        shorter = with_short_strings(arguments, even_cap(lengths, room * sum(lengths) // max(written, 1)))
+        excess = _length(shorter) - limit
+        if excess <= 0 or room <= 0:
+            break
+        room -= excess
+    return shorter
+
+
 def _ends(text: str) -> tuple[str, int, str]:
     """What may stay of a text at its beginning and its end, and how much went between them before."""
     markers = list(_MARKER.finditer(text))
@@ -173,9 +198,5 @@ def _marker(removed: int) -> str:
     return f"[... {removed:,} characters removed ...]"
 
 
-def _entry_text(entry: Any) -> str:
-    return entry if isinstance(entry, str) else json_text(entry) or ""
-
-
-def _length(arguments: dict[str, Any]) -> int:
-    return len(json_text(arguments) or "")
+def _length(value: Any) -> int:
+    return len(json_text(value) or "")

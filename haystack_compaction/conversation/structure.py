@@ -73,6 +73,7 @@ class Conversation:
         marked_task: int | None = None
         system, user, assistant, tool = ChatRole.SYSTEM, ChatRole.USER, ChatRole.ASSISTANT, ChatRole.TOOL
         in_tool_loop = False
+        follows_user = False
         # Haystack's own fields rather than its properties: this is the one walk over the whole conversation, and its
         # cost is most of what a strategy costs beyond counting.
         for index in range(self.head_end, len(messages)):
@@ -83,10 +84,13 @@ class Conversation:
                     pinned.append(index)
                 if COMPACTION_META_KEY in meta and is_note(message):
                     self.notes.append(index)
+                    # A note right behind a user message stands where the first steps of its tool loop were.
+                    in_tool_loop = in_tool_loop or follows_user
                     continue
                 if role is user and meta.get(CURRENT_TASK_META_KEY) is True:
                     marked_task = index
                     turn_starts.append(index)
+                    follows_user = True
                     continue
             if role is assistant:
                 in_tool_loop = not _is_final_reply(message)
@@ -97,6 +101,7 @@ class Conversation:
                     turn_starts.append(index)
             elif role is system:
                 self.protected.add(index)
+            follows_user = role is user
         self.task_index = marked_task if marked_task is not None else (turn_starts[-1] if turn_starts else None)
         self.turns = self._turns(turn_starts)
         self.steps = self._steps()

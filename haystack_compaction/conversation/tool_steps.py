@@ -5,7 +5,7 @@
 """The steps in which tools were called, and what may be rewritten of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, ToolCall
 
@@ -16,17 +16,16 @@ from haystack_compaction.conversation.structure import Conversation
 _REPLAY_META_KEYS = frozenset({"raw_content_for_server_tools", "thought_signatures"})
 
 
-@dataclass(frozen=True)
-class ToolStep:
+class ToolStep(NamedTuple):
     """
     An assistant message with tool calls that have been answered.
 
-    :param index: The index of the assistant message.
+    :param assistant: The index of the assistant message.
     :param results: The indexes of the messages that answer its calls.
     :param in_current_task: Whether it belongs to the current task, whose tool loop may still be running.
     """
 
-    index: int
+    assistant: int
     results: range
     in_current_task: bool
 
@@ -67,11 +66,9 @@ def older_tool_steps(
     """
     turns = conversation.turns[max(len(conversation.turns) - preserve_recent_turns, 0) :]
     preserved = range(turns[0].start, turns[-1].stop) if turns else range(0)
-    return [
-        step
-        for step in steps[: max(len(steps) - min_keep_steps, 0)]
-        if step.index not in preserved and conversation.protected.isdisjoint((step.index, *step.results))
-    ]
+    older = [step for step in steps[: max(len(steps) - min_keep_steps, 0)] if step.assistant not in preserved]
+    protected = conversation.protected
+    return [step for step in older if protected.isdisjoint((step.assistant, *step.results))] if protected else older
 
 
 def loop_openers(conversation: Conversation) -> set[int]:
@@ -87,6 +84,8 @@ def loop_openers(conversation: Conversation) -> set[int]:
     """
     openers: set[int] = set()
     messages = conversation.messages
+    if not any(type(part) is ReasoningContent for message in messages for part in message._content):
+        return openers
     previous: int | None = None
     reasons = False
     for step in conversation.steps:
@@ -120,9 +119,11 @@ def with_calls(message: ChatMessage, calls: Sequence[ToolCall]) -> ChatMessage |
     """
     rest = [part for part in message._content if not isinstance(part, (ReasoningContent, ToolCall))]
     content = [*rest, *calls]
-    return replace(message, _content=content, _meta=without_replay_data(message)) if content else None
+    if not content:
+        return None
+    return ChatMessage(message.role, content, message.name, without_replay_data(message))
 
 
-def without_replay_data(message: ChatMessage) -> dict[str, object]:
+def without_replay_data(message: ChatMessage) -> dict[str, Any]:
     """The message's `meta` without what a provider would be sent instead of its content."""
     return {key: value for key, value in message.meta.items() if key not in _REPLAY_META_KEYS}

@@ -4,11 +4,11 @@
 
 """What a newer statement on the same subject has put right."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
 from haystack_compaction.salience.statements import Statement, Voice
+from haystack_compaction.salience.terms import terms_of
 from haystack_compaction.salience.weights import Scale
 
 # A term that more statements have than this is no subject.
@@ -19,17 +19,20 @@ _MOST_STATEMENTS_OF_A_SUBJECT = 12
 _SAID_AGAIN = {True: 0.6, False: 0.75}
 _SAID_AGAIN_WITH_CUE = {True: 0.3, False: 0.4}
 
+# How much of the stale statement another one must say again to be a repetition of it.
+_SAME_SUBJECT = 0.4
+
 # Values of these kinds can take each other's place.
 _COMPARABLE = {"amount": "number", "hash": "id", "version": "number"}
 
 # Support, not the signal: a newer statement that covers the older one's subject needs none of these.
-_CUE = re.compile(
-    r"\b(?:actually|correct(?:ion|ed)|instead|scratch|no longer|chang\w+|rather|updat\w+|mov(?:ed|ing)|wrong|mistake|"
-    r"sorry|not|now|forget|disregard|replac\w+|switch\w*|revis\w+|"
-    r"korrektur|stattdessen|statt|doch|nicht|änder\w*|geändert\w*|eigentlich|sondern|verschoben|falsch|jetzt|nun|neu\w*|"
-    r"en realidad|corrección|cambi\w+|en fait|plutôt|désormais)\b"
-    r"|更正|改[为成到用]|其实|不再|不是|而是|更新|说错|写错|换成|变更|纠正|应该是|现在|作废",
-    re.IGNORECASE,
+_CUES = terms_of(
+    "actually correction corrected instead scratch longer changed change changes rather update updated moved moving "
+    "wrong mistake sorry not no now forget disregard replaced switch switched revised "
+    "korrektur stattdessen statt doch nicht ändern geändert eigentlich sondern verschoben falsch jetzt nun "
+    "neu neue neuer "
+    "realidad corrección cambiado cambia fait plutôt désormais "
+    "更正 改为 改成 改到 改用 其实 不再 不是 而是 更新 说错 写错 换成 变更 纠正 应该 现在 作废"
 )
 
 
@@ -52,7 +55,7 @@ def corrections(statements: Sequence[Statement], scale: Scale) -> tuple[set[int]
             older = _put_right(statements, scale, statement, by_term)
             if older is not None:
                 newest.add(index)
-                stale.update(_repetitions(statements, statement, statements[older], by_term), [older])
+                stale.update(_repetitions(statements, statement, statements[older], by_term, scale), [older])
         for term in statement.content.terms:
             by_term[term].append(index)
     return stale, newest - stale
@@ -66,14 +69,15 @@ def _put_right(
     candidates = {older for found in postings if len(found) <= _MOST_STATEMENTS_OF_A_SUBJECT for older in found}
     if not candidates:
         return None
-    enough = _SAID_AGAIN_WITH_CUE if _CUE.search(newer.text) else _SAID_AGAIN
+    has_cue = not newer.content.terms.isdisjoint(_CUES)
+    enough = _SAID_AGAIN_WITH_CUE if has_cue else _SAID_AGAIN
     best, most_said_again = None, 0.0
     for older in sorted(candidates):
         old = statements[older]
         if old.message == newer.message and old.message >= 0:
             continue
         same_kind = _other_value(old, newer)
-        if not same_kind and old.content.terms <= newer.content.terms:
+        if not same_kind and not _may_differ_in_a_name(old, newer, by_term):
             continue
         said_again = _said_again(old, newer, scale)
         if said_again >= max(enough[same_kind], most_said_again):
@@ -93,7 +97,7 @@ def _said_again(older: Statement, newer: Statement, scale: Scale) -> float:
     total = again = 0.0
     for term in older.content.terms:
         if term not in older.content.values:
-            rarity = scale.rarity(term) ** 2
+            rarity = scale.rarity[term] ** 2
             total += rarity
             if term in newer.content.terms:
                 again += rarity
@@ -101,19 +105,27 @@ def _said_again(older: Statement, newer: Statement, scale: Scale) -> float:
 
 
 def _repetitions(
-    statements: Sequence[Statement], newer: Statement, older: Statement, by_term: dict[str, list[int]]
+    statements: Sequence[Statement], newer: Statement, older: Statement, by_term: dict[str, list[int]], scale: Scale
 ) -> set[int]:
-    """Earlier statements that have the stale value or name, and a word that both others share."""
+    """Earlier statements that have the stale value, or the stale name, and are on the same subject."""
     gone = older.content.terms - newer.content.terms
     stale = gone & older.content.values.keys() or gone
     subject = {term for term in older.content.terms & newer.content.terms if _is_telling(term, by_term)}
+    candidates = {index for term in stale if _is_telling(term, by_term) for index in by_term[term]}
     return {
         index
-        for term in stale
-        if _is_telling(term, by_term)
-        for index in by_term[term]
+        for index in candidates
         if not subject.isdisjoint(statements[index].content.terms)
+        and _said_again(older, statements[index], scale) >= _SAME_SUBJECT
     }
+
+
+def _may_differ_in_a_name(older: Statement, newer: Statement, by_term: dict[str, list[int]]) -> bool:
+    """Whether the older statement has words that the newer one has not, no value would be lost, and more than one rare
+    word is common to both."""
+    lost = older.content.terms - newer.content.terms
+    shared = older.content.terms & newer.content.terms
+    return bool(lost) and lost.isdisjoint(older.content.values) and sum(_is_telling(t, by_term) for t in shared) > 1
 
 
 def _is_telling(term: str, by_term: dict[str, list[int]]) -> bool:

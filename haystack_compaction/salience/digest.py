@@ -7,30 +7,27 @@
 import heapq
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import log
 
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.salience.corrections import corrections
-from haystack_compaction.salience.statements import Listener, Statement, Voice
+from haystack_compaction.salience.reading import Reading
+from haystack_compaction.salience.statements import Statement, Voice, calls_line
 from haystack_compaction.salience.weights import Scale
 
-_HEADINGS = {
-    Voice.USER: "## User said",
-    Voice.ASSISTANT: "## Assistant said",
-    Voice.CALL: "## Work done",
-    Voice.TOOL: "## Tools returned",
-}
-_SECTIONS = {heading: voice for voice, heading in _HEADINGS.items()}
-_BULLET = "- "
-_TIMES = re.compile(r" \(x(\d+)\)$")
 _DIGITS = re.compile(r"\d+")
+
+# The list of the tools called takes no more than this share of the budget.
+_CALLS_SHARE = 0.15
 
 # So many statements that differ in numbers only are kept apart.
 _MOST_VERSIONS = 3
 
 # A statement twice as long must be worth this much more, as a power of two.
 _LENGTH_POWER = 0.7
+# What a line costs beside its text.
+_LINE_BYTES = 24
 # The least share of a statement's rare terms that must be new to the digest.
 _LEAST_NOVELTY = 0.4
 
@@ -69,33 +66,36 @@ def write_digest(
         terms with what is new.
     :returns: The digest, empty when nothing fits.
     """
-    listener = Listener()
-    statements = [*_noted(previous, listener), *listener.statements(messages)]
-    scale = Scale(statements)
-    stale, newest = corrections(statements, scale)
-    for index in newest:
-        statements[index].corrects = True
-    unique = _merged([statement for index, statement in enumerate(statements) if index not in stale])
-    chosen = _chosen(unique, scale, budget_tokens, count_text)
-    digest = _written(chosen)
+    reading = Reading(messages, task_text=task_text, previous=previous)
+    return digest_of(reading, range(-1, len(messages)), budget_tokens=budget_tokens, count_text=count_text)
+
+
+def digest_of(
+    reading: Reading, messages: Iterable[int], *, budget_tokens: int, count_text: Callable[[str], int]
+) -> str:
+    """
+    Write down what is worth keeping of some messages of a conversation.
+
+    :param reading: The whole conversation as read.
+    :param messages: The indexes of the messages that the digest is about.
+    :param budget_tokens: The size that the digest never exceeds, in tokens by `count_text`.
+    :param count_text: Returns the number of tokens of a text.
+    :returns: The digest, empty when nothing fits.
+    """
+    told = set(messages)
+    calls: Counter[str] = Counter()
+    for message in sorted(told & reading.calls.keys()):
+        calls.update(reading.calls[message])
+    calls_size = count_text(f"{Voice.CALL.value}\n{calls_line(calls)}\n") if calls else 0
+    if calls_size > _CALLS_SHARE * budget_tokens:
+        calls, calls_size = Counter(), 0
+    statements = _merged([statement for statement in reading.statements if statement.message in told])
+    chosen = _chosen(statements, reading.scale, budget_tokens - calls_size, count_text)
+    digest = _written(chosen, calls)
     while chosen and count_text(digest) > budget_tokens:
-        chosen.pop()
-        digest = _written(chosen)
-    return digest
-
-
-def _noted(previous: str, listener: Listener) -> Iterator[Statement]:
-    """What an earlier digest says. The sections tell who said it; a summary of other origin speaks for the user."""
-    voice = Voice.USER
-    for line in previous.splitlines():
-        line = line.strip()
-        if line.startswith("#"):
-            voice = _SECTIONS.get(line, voice)
-            continue
-        line = line.removeprefix(_BULLET)
-        times = _TIMES.search(line)
-        if line:
-            yield listener.hear(_TIMES.sub("", line), voice, -1, int(times[1]) if times else 1)
+        del chosen[-max(len(chosen) // 50, 1) :]
+        digest = _written(chosen, calls)
+    return digest if count_text(digest) <= budget_tokens else ""
 
 
 def _merged(statements: list[Statement]) -> list[Statement]:
@@ -125,12 +125,9 @@ def _merged(statements: list[Statement]) -> list[Statement]:
 def _chosen(
     statements: list[Statement], scale: Scale, budget_tokens: int, count_text: Callable[[str], int]
 ) -> list[Statement]:
-    """The statements that fit, best first. Greedy by worth for its length, looking again at what has become old news."""
+    """The statements that fit, best first: greedy by worth for its length, with less for what is no news by then."""
     room = budget_tokens
-    heap = [
-        (-scale.weight(statement) / (len(statement.text.encode("utf-8", "replace")) + 12) ** _LENGTH_POWER, index, True)
-        for index, statement in enumerate(statements)
-    ]
+    heap = [(-_worth(statement), index, True) for index, statement in enumerate(statements)]
     heapq.heapify(heap)
     known: set[str] = set()
     opened: set[Voice] = set()
@@ -143,9 +140,9 @@ def _chosen(
             if novelty < _LEAST_NOVELTY:
                 heapq.heappush(heap, (worth * novelty, index, False))
                 continue
-        size = count_text(_line(statement) + "\n")
+        size = count_text(statement.line() + "\n")
         if statement.voice not in opened:
-            size += count_text(_HEADINGS[statement.voice] + "\n")
+            size += count_text(statement.voice.value + "\n")
         if size > room:
             continue
         room -= size
@@ -155,27 +152,29 @@ def _chosen(
     return chosen
 
 
+def _worth(statement: Statement) -> float:
+    """The weight for the length, less the more often it is said."""
+    length = len(statement.text.encode("utf-8", "replace")) + _LINE_BYTES
+    return statement.weight / (1 + log(statement.times)) / float(length**_LENGTH_POWER)
+
+
 def _novelty(statement: Statement, known: set[str], scale: Scale) -> float:
     """The share of a statement, by the rarity of its terms, that the digest does not hold yet."""
     total = new = 0.0
     for term in statement.content.terms:
-        rarity = scale.rarity(term) ** 2
+        rarity = scale.rarity[term] ** 2
         total += rarity
         if term not in known:
             new += rarity
     return new / total if total else 0.0
 
 
-def _written(chosen: list[Statement]) -> str:
-    order = {id(statement): position for position, statement in enumerate(chosen)}
+def _written(chosen: list[Statement], calls: Counter[str]) -> str:
     lines: list[str] = []
-    for voice, heading in _HEADINGS.items():
-        said = [statement for statement in chosen if statement.voice is voice]
-        if said:
-            said.sort(key=lambda statement: statement.message)
-            lines += [heading, *map(_line, said)]
+    for voice in Voice:
+        said = sorted((statement for statement in chosen if statement.voice is voice), key=lambda said: said.message)
+        section = [calls_line(calls)] if calls and voice is Voice.CALL else []
+        section += [statement.line() for statement in said]
+        if section:
+            lines += [voice.value, *section]
     return "\n".join(lines)
-
-
-def _line(statement: Statement) -> str:
-    return f"{_BULLET}{statement.text}" + (f" (x{statement.times})" if statement.times > 1 else "")

@@ -23,6 +23,7 @@ _BOUNDARY = re.compile(
     r"|(?<=[.!?][\"')\]”»])\s+"
     r"|(?<=[。！？；｡])"
 )
+_LIST_MARK = re.compile(r"^(?:[-*•] )+")
 _PIECE = re.compile(rf".{{1,{_MAX_SENTENCE}}}(?:[\s,;:、，：]|$)|.{{1,{_MAX_SENTENCE}}}", re.DOTALL)
 
 
@@ -30,12 +31,11 @@ def sentences(text: str) -> list[str]:
     """
     Cut a text into sentences of prose, lines of a listing, objects of a JSON document.
 
-    Knows the punctuation of Latin, Chinese and Japanese script. Very long texts are read at both ends only.
+    Knows the punctuation of Latin, Chinese and Japanese script.
 
     :param text: Any text.
     :returns: The sentences in order, each on one line, none blank.
     """
-    text = clipped(text, _HEAD_CHARACTERS, _TAIL_CHARACTERS)
     if text.lstrip()[:1] in ("{", "["):
         try:
             return [piece for line in _json_lines(json.loads(text)) for piece in _pieces(line)]
@@ -44,22 +44,20 @@ def sentences(text: str) -> list[str]:
     return [piece for sentence in _BOUNDARY.split(text) for piece in _pieces(sentence)]
 
 
-def clipped(text: str, head: int, tail: int) -> str:
+def clipped(text: str) -> str:
     """
-    Shorten a text to its two ends.
+    Shorten a very long text to its two ends.
 
     :param text: Any text.
-    :param head: How many characters of its beginning stay.
-    :param tail: How many characters of its end stay.
-    :returns: The text itself when it is no longer than both together.
+    :returns: The text itself, or what is worth looking at of it.
     """
-    if len(text) <= head + tail:
+    if len(text) <= _HEAD_CHARACTERS + _TAIL_CHARACTERS:
         return text
-    return f"{text[:head]}\n{text[-tail:]}" if tail else text[:head]
+    return f"{text[:_HEAD_CHARACTERS]}\n{text[-_TAIL_CHARACTERS:]}"
 
 
 def _pieces(sentence: str) -> list[str]:
-    sentence = " ".join(sentence.split())
+    sentence = _LIST_MARK.sub("", " ".join(sentence.split()))
     if len(sentence) <= _MAX_SENTENCE:
         return [sentence] if sentence else []
     return [piece.strip() for piece in _PIECE.findall(sentence) if piece.strip()]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _BREAKS = r"\s\"'`()<>\[\]{}|;*“”„«»‹›\u3000-\u303f\uff00-\uffef…—–"
 _TOKEN = re.compile(rf"[{_UNSPACED}]+|(?:[^{_BREAKS},{_UNSPACED}]|(?<=\d),(?=\d))+")
-_QUOTED = re.compile(r"[\"“„«「『`]([^\"“”„«»「」『』`\n]{2,80})[\"”“»」』`]")
 
 _EDGES = ".:,=&!?"
 _STEM = 6
@@ -57,9 +56,14 @@ class Reader:
         return Content(frozenset(terms), values)
 
 
-def quoted(statement: str) -> list[str]:
-    """The strings that stand in quotation marks of any kind."""
-    return [str(text) for text in _QUOTED.findall(statement)]
+def terms_of(words: str) -> frozenset[str]:
+    """
+    Return the terms of a list of words.
+
+    :param words: The words, with spaces between them.
+    :returns: What each of them is called as a term.
+    """
+    return Reader().read(words).terms
 
 
 def _read_token(token: str) -> tuple[tuple[str, ...], str]:

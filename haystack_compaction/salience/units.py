@@ -4,40 +4,42 @@
 
 """How much whole turns and steps are worth keeping."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
-from haystack.dataclasses import ChatMessage
+from haystack_compaction.salience.reading import Reading
 
-from haystack_compaction.salience.corrections import corrections
-from haystack_compaction.salience.statements import Listener
-from haystack_compaction.salience.weights import Scale
+_BEST_STATEMENTS = 3
+# A unit much larger than this many tokens must be worth the more.
+_TYPICAL_SIZE = 50
+_SIZE_POWER = 0.5
 
-_TOP = 3
-_LENGTH_POWER = 0.35
+# What is left of the worth of a unit in which somebody says what was put right later.
+_STALE = 0.2
+
+# How much more the newest unit is worth than the oldest, all else being equal.
+_RECENCY = 0.1
 
 
-def score_units(messages: Sequence[ChatMessage], units: Sequence[Sequence[int]]) -> list[float]:
+def score_units(reading: Reading, units: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[float]:
     """
-    Score the units of a conversation by the best of what is said in them, for its length.
+    Score units of a conversation by the best of what is said in them, for their size.
 
-    :param messages: The whole conversation, oldest to newest.
-    :param units: The units to score, each as the indexes of its messages.
+    :param reading: The conversation as read.
+    :param units: The units, each as the indexes of its messages.
+    :param sizes: The size of each message of the conversation, in tokens.
     :returns: A score for each unit, from 0 to 1.
     """
-    statements = Listener().statements(messages)
-    scale = Scale(statements)
-    stale, newest = corrections(statements, scale)
-    for index in newest:
-        statements[index].corrects = True
-    weights: list[list[float]] = [[] for _ in messages]
-    sizes = [20] * len(messages)
-    for index, statement in enumerate(statements):
-        if index not in stale:
-            weights[statement.message].append(scale.weight(statement))
-        sizes[statement.message] += len(statement.text)
+    weights: dict[int, list[float]] = defaultdict(list)
+    for statement in reading.statements:
+        weights[statement.message].append(statement.weight)
     scores = []
     for unit in units:
-        best = sorted((weight for index in unit for weight in weights[index]), reverse=True)[:_TOP]
-        worth = sum(best) / sum(sizes[index] for index in unit) ** _LENGTH_POWER
+        best = sorted((weight for index in unit for weight in weights.get(index, ())), reverse=True)
+        size = sum(sizes[index] for index in unit)
+        worth = sum(best[:_BEST_STATEMENTS]) * (_TYPICAL_SIZE / (_TYPICAL_SIZE + size)) ** _SIZE_POWER
+        worth *= 1 + _RECENCY * unit[-1] / len(sizes)
+        if not reading.stale_messages.isdisjoint(unit):
+            worth *= _STALE
         scores.append(worth / (1 + worth))
     return scores

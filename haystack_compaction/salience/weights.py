@@ -4,38 +4,49 @@
 
 """How much a statement is worth keeping: a sum of few features, each of which can be looked at."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
 from haystack_compaction.salience.statements import Statement, Voice
+from haystack_compaction.salience.terms import terms_of
 
-_VOICE = {Voice.USER: 1.0, Voice.ASSISTANT: 0.55, Voice.TOOL: 0.5, Voice.CALL: 0.35}
+_VOICE = {Voice.USER: 1.0, Voice.ASSISTANT: 0.55, Voice.TOOL: 0.65, Voice.CALL: 0.2, Voice.PROBLEM: 0.8}
 
-_RARITY, _EXACT, _REFERRED, _ACT = 0.6, 0.5, 0.4, 0.25
+_RARITY, _EXACT, _REFERRED, _RELATED, _ACT = 0.6, 0.5, 0.2, 0.1, 0.1
 
 # How telling a value is by its kind: a bare number says little, a path names one thing.
 _TELLING = {"number": 0.25, "time": 0.35, "amount": 0.4, "name": 0.3, "version": 0.5, "date": 0.5, "id": 0.45}
 _VERY_TELLING = 0.6
 
-_MOST_REFERENCES = 6
+_MOST_REFERENCES = 4
 
-_QUESTION = 0.7
+_QUESTION = 0.55
+
+# A statement with fewer words than this says little, rare as they may be.
+_FEW_WORDS = 5
 
 # What is left of the worth of a value whose surroundings are the most common words: the lines of a log.
-_ROUTINE = 0.2
+_ROUTINE = 0.05
 
-# A start and never the main signal: words with which people state rules, wishes, reasons and failures.
-_RULE = re.compile(
-    r"\b(?:never|always|must|don'?t|do not|prefer|only|without|unless|from now on|please|remember|decided|because|"
-    r"nie|niemals|immer|muss|müssen|nur|kein\w*|nicht|bitte|lieber|ab jetzt|entschieden|weil|sondern|"
-    r"nunca|siempre|jamais|toujours|il faut|s'il|sempre|mai)\b"
-    r"|不要|不能|不得|必须|务必|一律|绝不|切勿|禁止|请|只|总是|喜欢|希望|决定|因为|以后|记住",
-    re.IGNORECASE,
+# A start and never the main signal: words with which people state rules, wishes and reasons, and programs failures.
+_LAID_DOWN = terms_of(
+    "never always must only without unless please remember prefer decided because reason forbidden allowed "
+    "nie niemals immer muss müssen nur kein keine bitte lieber entschieden weil sondern verboten erlaubt "
+    "nunca siempre debe porque jamais toujours doit sempre mai deve "
+    "不要 不能 不得 必须 务必 一律 绝不 切勿 禁止 总是 喜欢 希望 决定 因为 以后 记住"
 )
-_FAILURE = re.compile(r"error|exception|fail|traceback|denied|timeout|fehler|fehlgeschlagen|错误|失败|异常|エラー", re.IGNORECASE)
+_FAILED = terms_of(
+    "error exception fail failed failure traceback denied timeout fehler fehlgeschlagen 错误 失败 异常 エラ"
+)
+_CUES = {
+    Voice.USER: _LAID_DOWN,
+    Voice.ASSISTANT: _LAID_DOWN,
+    Voice.CALL: _FAILED,
+    Voice.TOOL: _FAILED,
+    Voice.PROBLEM: _FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +57,23 @@ class Features:
     :param rarity: How rare its words are against the rest of the conversation.
     :param exact: How much exact information it holds that stands nowhere else.
     :param referred: How much later messages come back to it.
-    :param act: Whether it sounds like a rule, a wish, a reason or a failure.
-    :param fresh: 1 for what is said once, less the more often it is said.
+    :param related: How much it has to do with the current task.
+    :param act: Whether it sounds like a rule, a wish, a reason or a failure, or puts something right.
     :param asks: Whether it is a question, which is mostly answered by what follows.
     """
 
     rarity: float
     exact: float
     referred: float
+    related: float
     act: float
-    fresh: float
     asks: bool
 
     def weight(self, voice: Voice) -> float:
         """The weight, from who says it and the features."""
-        total = _RARITY * self.rarity + _EXACT * self.exact + _REFERRED * self.referred + _ACT * self.act
-        return _VOICE[voice] * total * self.fresh * (_QUESTION if self.asks else 1.0)
+        total = _RARITY * self.rarity + _EXACT * self.exact + _REFERRED * self.referred
+        total += _RELATED * self.related + _ACT * self.act
+        return _VOICE[voice] * total * (_QUESTION if self.asks else 1.0)
 
 
 class Scale:
@@ -72,28 +84,33 @@ class Scale:
     application in retrieval") with the statement as the document, scaled to 0 to 1.
 
     :param statements: All statements of the conversation, in order.
+    :param task_terms: What the current task is about.
     """
 
-    def __init__(self, statements: Sequence[Statement]) -> None:
-        self._said: Counter[str] = Counter()
+    def __init__(self, statements: Sequence[Statement], task_terms: frozenset[str] = frozenset()) -> None:
+        said: Counter[str] = Counter()
         self._last: dict[str, int] = {}
         for statement in statements:
             if statement.voice is Voice.CALL:
+                # Its outcome is a statement of its own and would count twice.
                 continue
-            for term in statement.content.terms:
-                self._said[term] += statement.times
-                self._last[term] = statement.message
-        self._kinds = Counter(kind for statement in statements for kind in statement.content.values.values())
-        self._log_number = log(1 + sum(statement.times for statement in statements))
-
-    def rarity(self, term: str) -> float:
-        """
-        How rare a term is.
-
-        :param term: The term.
-        :returns: 1 for a term that is said once, 0 for one that every statement has.
-        """
-        return max(1 - log(max(self._said[term], 1)) / max(self._log_number, 1.0), 0.0)
+            terms = statement.content.terms
+            if statement.times == 1:
+                said.update(terms)
+            else:
+                for term in terms:
+                    said[term] += statement.times
+            self._last.update(dict.fromkeys(terms, statement.message))
+        for statement in statements:
+            if statement.voice is Voice.CALL:
+                for term in statement.content.terms:
+                    said.setdefault(term, 1)
+        self._said = said
+        self._task_terms = task_terms
+        log_number = max(log(1 + sum(statement.times for statement in statements)), 1.0)
+        by_count = {count: max(1 - log(count) / log_number, 0.0) for count in set(said.values())}
+        #: How rare a term is: 1 for one that is said once, 0 for one that every statement has.
+        self.rarity: dict[str, float] = {term: by_count[count] for term, count in said.items()}
 
     def features(self, statement: Statement) -> Features:
         """
@@ -102,23 +119,23 @@ class Scale:
         :param statement: One of the statements that the scale was made of.
         :returns: Its features.
         """
-        content = statement.content
-        words = [self.rarity(term) ** 3 for term in content.terms if term not in content.values]
-        rarity = sum(words) / max(len(words), 4)
+        content, values = statement.content, statement.content.values
+        rarities = self.rarity
+        words = [rarities.get(term, 1.0) ** 3 for term in content.terms if term not in values]
+        rarity = sum(words) / max(len(words), _FEW_WORDS)
         exact = referred = 1.0
+        for value, kind in values.items():
+            exact *= 1 - _TELLING.get(kind, _VERY_TELLING) / min(self._said[value] or 1, 20)
         for term in content.terms:
-            kind = content.values.get(term)
-            said = max(self._said[term], 1)
-            if kind:
-                exact *= 1 - _TELLING.get(kind, _VERY_TELLING) / min(said, 20)
-            if 1 < said <= _MOST_REFERENCES and self._last[term] > statement.message:
-                referred *= 0.6 if kind else 0.9
+            if 1 < self._said[term] <= _MOST_REFERENCES and self._last.get(term, -1) > statement.message:
+                referred *= 0.6 if term in values else 0.9
+        related = sum(rarities.get(term, 1.0) for term in content.terms & self._task_terms)
         return Features(
             rarity=rarity,
             exact=(1 - exact) * (_ROUTINE + (1 - _ROUTINE) * min(2 * rarity, 1)),
             referred=1 - referred,
-            act=1.0 if statement.corrects or _RULE.search(statement.text) or _FAILURE.search(statement.text) else 0.0,
-            fresh=1 / (1 + log(statement.times)),
+            related=min(related / 2, 1.0),
+            act=float(statement.corrects or not content.terms.isdisjoint(_CUES[statement.voice])),
             asks=statement.text.endswith(("?", "？")),
         )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-# A provider that seems to use less than a third or more than thirty times of what was counted has reported something
-# else: only what its prompt cache did not serve, say. Then the local count is the better witness. The range is as wide
-# as it is because nobody knows what a picture costs.
+# A provider that seems to use less than a third of what was counted has reported something else: only what its prompt
+# cache did not serve, say. Then the count is the better witness. The other way round the provider is right, as long as
+# what it reports could have fitted the window.
 _LOWEST_RATIO = 0.33
 _HIGHEST_RATIO = 30.0
 
@@ -66,19 +66,21 @@ def likely_usage(usage: Mapping[str, Any]) -> list[int]:
     return [prompt + completion, prompt + completion + cached] if cached else [prompt + completion]
 
 
-def usage_ratio(candidates: Sequence[int], *, counted: int, known: float | None = None) -> float:
+def usage_ratio(candidates: Sequence[int], *, counted: int, context_window: int, known: float | None = None) -> float:
     """
     Return the provider's tokens for each token counted.
 
     :param candidates: What the provider may have meant, in tokens; the one nearest to what is known counts.
     :param counted: The tokens counted for the same messages and tools.
+    :param context_window: The model's context window in tokens.
     :param known: The ratio known so far, if any.
-    :returns: The ratio. Where every candidate disagrees with the count beyond reason, the known one, or 1.
+    :returns: The ratio. Where every candidate is beyond reason, the known one, or 1.
     """
     expected = (known or 1.0) * max(counted, 1)
     reported = min((tokens for tokens in candidates if tokens > 0), key=lambda tokens: abs(log(tokens / expected)))
     ratio = reported / max(counted, 1)
-    return ratio if _LOWEST_RATIO <= ratio <= _HIGHEST_RATIO else known or 1.0
+    absurd = ratio < _LOWEST_RATIO or (ratio > _HIGHEST_RATIO and reported > context_window)
+    return known or 1.0 if absurd else ratio
 
 
 def _first_number(usage: Mapping[str, Any], keys: Sequence[str]) -> int:

@@ -6,8 +6,10 @@
 
 import threading
 import weakref
+from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from math import ceil
+from typing import Any, SupportsIndex, TypeVar
 
 from haystack import logging
 from haystack.dataclasses import ChatMessage
@@ -15,19 +17,27 @@ from haystack.token_counters import TokenCounter
 from haystack.tools import ToolsType, flatten_tools_or_toolsets
 from haystack.tools.tool import Tool
 
-from haystack_compaction.conversation.repair import repaired
+from haystack_compaction.conversation.repair import is_valid, repaired
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 
 logger = logging.getLogger(__name__)
 
-# Haystack's local counters join the rendered messages with a line break and round once at the end. One token more a
-# message makes the sum of single counts an upper bound of what they return for the whole.
+# Haystack's local counters join the rendered messages with a line break and round once at the end. With a little more
+# for each message, the sum of single counts is an upper bound of what they return for the whole.
 _JOINING_COUNTERS = frozenset(
     {"haystack.token_counters.approximate_counter", "haystack.token_counters.tiktoken_counter"}
 )
-_JOIN_TOKENS = 1
+
+# Up to this many messages a joining counter is simply asked for the whole, which is exact and costs little.
+_SMALL = 1_000
 
 _MAX_ENTRIES = 1_000_000
+
+# A few tokens either way, a choice that rests on an estimate of the note is checked.
+_CLOSE = 3
+
+# What a message takes that neither the counter nor the estimate can count.
+_UNCOUNTABLE = 100
 
 _ItemT = TypeVar("_ItemT", ChatMessage, Tool)
 
@@ -42,8 +52,8 @@ class TokenLedger(TokenCounter):
     Counters differ in what they may be asked. A local counter whose total is the sum over the messages is asked for
     each message once. It says so with an attribute `additive = True`, as the counters of this package do; Haystack's
     own local counters are known. Any other counter may be a provider's API, which rejects a lone tool result and costs
-    a request, so it is only ever asked for whole conversations (`measure`), and sizes of single messages are the local
-    estimate, scaled to what it said last.
+    a request, so it is only ever asked for whole conversations (`measure`). Sizes of single messages then are the local
+    estimate, brought to the counter's scale by `calibrated`.
 
     A counter that fails is reported once in the log, and the local estimate stands in for it.
 
@@ -55,19 +65,16 @@ class TokenLedger(TokenCounter):
     additive = True
 
     def __init__(self, token_counter: TokenCounter | None = None, *, max_entries: int = _MAX_ENTRIES) -> None:
-        self.token_counter = token_counter if token_counter is not None else EstimateTokenCounter()
+        self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
         self.max_entries = max_entries
+        #: The counter's tokens for each token of the local estimate, where that stands in for single messages.
+        self.scale = 1.0
+        self._joins = type(self.token_counter).__module__ in _JOINING_COUNTERS
         #: Whether the counter is only ever asked for whole conversations.
-        self.whole_only = not _is_additive(self.token_counter)
-        self._join_tokens = _JOIN_TOKENS if type(self.token_counter).__module__ in _JOINING_COUNTERS else 0
+        self.whole_only = not self._joins and not getattr(self.token_counter, "additive", False)
+        self._join_tokens = ceil(1 / getattr(self.token_counter, "chars_per_token", 1)) if self._joins else 0
         self._estimate = EstimateTokenCounter()
-        self._scale = 1.0
-        self._sizes: dict[int, int] = {}
-        # By the identity of the reference, which is all that is left of a message when it goes.
-        self._references: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._forget = _forgetter(weakref.ref(self))
-        self._lock = threading.Lock()
-        self._failure_logged = False
+        self._memory = _Memory(max_entries)
 
     @classmethod
     def of(cls, token_counter: TokenCounter | None) -> "TokenLedger":
@@ -79,6 +86,20 @@ class TokenLedger(TokenCounter):
         """
         return token_counter if isinstance(token_counter, TokenLedger) else cls(token_counter)
 
+    def calibrated(self, messages: Sequence[ChatMessage]) -> "TokenLedger":
+        """
+        Return a ledger whose sizes are on the scale of the counter, for one conversation.
+
+        :param messages: A whole conversation. A counter that may only be asked for such is asked for it once.
+        :returns: A ledger with the same memory, or this one where its sizes are the counter's own.
+        """
+        if not self.whole_only or self.scale != 1.0:
+            return self
+        ledger = TokenLedger(self.token_counter)
+        ledger._memory = self._memory
+        ledger.scale = self.measure(messages) / max(self._counted(messages, None), 1) or 1.0
+        return ledger
+
     def count(self, messages: Sequence[ChatMessage], tools: ToolsType | None = None) -> int:
         """
         Return the size of the messages and the schemas of the tools, from memory where possible.
@@ -88,7 +109,7 @@ class TokenLedger(TokenCounter):
         :returns: The number of tokens.
         """
         total = self._counted(messages, tools)
-        return total if self._scale == 1.0 else round(total * self._scale)
+        return total if self.scale == 1.0 else round(total * self.scale)
 
     def sizes(self, messages: Sequence[ChatMessage]) -> list[int]:
         """
@@ -97,28 +118,21 @@ class TokenLedger(TokenCounter):
         :param messages: Any messages.
         :returns: The number of tokens of each, in order.
         """
-        sizes = self._each(messages, self._count_message)
-        return sizes if self._scale == 1.0 else [round(size * self._scale) for size in sizes]
+        sizes = self._memory.sizes_of(messages, self._count_message)
+        return sizes if self.scale == 1.0 else [round(size * self.scale) for size in sizes]
 
     def measure(self, messages: Sequence[ChatMessage], tools: ToolsType | None = None) -> int:
         """
         Return the size by the counter's own word, which for a provider's counter is a request.
 
-        :param messages: A whole conversation. The counter is given a repaired copy if it is broken.
+        :param messages: A whole conversation. A counter that may validate what it is given gets a repaired copy.
         :param tools: Tools whose schemas are sent along.
         :returns: The number of tokens.
         """
-        if not self.whole_only:
+        if not self.whole_only and not (self._joins and len(messages) <= _SMALL):
             return self.count(messages, tools)
-        local = max(self._counted(messages, tools), 1)
-        try:
-            measured = self.token_counter.count(repaired(messages, keep_pending=False), tools)
-        except Exception as error:
-            self._log_failure(error)
-            return round(local * self._scale)
-        if measured > 0:
-            self._scale = measured / local
-        return measured
+        whole = repaired(messages, keep_pending=False) if self.whole_only else list(messages)
+        return self._asked(whole, tools)
 
     def exceeds(self, messages: Sequence[ChatMessage], tokens: int) -> bool:
         """
@@ -130,7 +144,12 @@ class TokenLedger(TokenCounter):
         """
         if self.whole_only:
             return self.measure(messages) > tokens
-        return self._rest_after(reversed(messages), tokens) < 0
+        # An upper bound that is this near to the limit says nothing.
+        slack = self._join_tokens * len(messages)
+        total = self._total_beyond(reversed(messages), tokens + slack)
+        if tokens < total <= tokens + slack:
+            return self._asked(list(messages), None) > tokens
+        return total > tokens
 
     def is_smaller(self, after: Sequence[ChatMessage], before: Sequence[ChatMessage]) -> bool:
         """
@@ -141,10 +160,14 @@ class TokenLedger(TokenCounter):
         :returns: Whether what is gone is larger than what is new.
         """
         if self.whole_only:
-            return self.measure(after) < self.measure(before)
+            # What was broken was measured in a repaired form, which can be larger than what the caller has.
+            intact = is_valid(before, keep_pending=False) or len(after) < len(before)
+            return intact and self.measure(after) < self.measure(before)
         ids_before, ids_after = set(map(id, before)), set(map(id, after))
-        new = [message for message in after if id(message) not in ids_before]
-        return self._rest_after((message for message in before if id(message) not in ids_after), self.count(new)) < 0
+        if (self._joins and len(before) <= _SMALL) or len(ids_before) < len(before):
+            return self.measure(after) < self.measure(before)
+        new = self.count([message for message in after if id(message) not in ids_before])
+        return self._total_beyond((message for message in before if id(message) not in ids_after), new) > new
 
     def fewest_removals(
         self,
@@ -163,19 +186,21 @@ class TokenLedger(TokenCounter):
 
         :param units: What may be removed, in the order in which it goes.
         :param staying: All other messages of the conversation.
-        :param size_added: The tokens that removing anything at all adds, such as those of a note.
+        :param size_added: About how many tokens removing anything at all adds, such as those of a note.
         :param target_tokens: The size to come under.
         :param without: Returns the conversation without the first so many units.
         :returns: The smallest sufficient number, at least 1, or the number of all units when even that is not enough.
         """
         room = target_tokens - size_added - self.count(staying)
-        number = len(units)
+        number, size = len(units), 0
         while number > 1 and (size := self.count(units[number - 1])) <= room:
             room -= size
             number -= 1
-        if not self.whole_only:
-            return number
-        return _smallest_fitting(number, len(units), lambda guess: self.measure(without(guess)) <= target_tokens)
+        # The size that a note adds depends a little on the number.
+        is_close = min(abs(room), abs(room - size)) <= _CLOSE
+        if self.whole_only or is_close or (self._joins and sum(map(len, units)) + len(staying) <= _SMALL):
+            return _smallest_fitting(number, len(units), lambda guess: self.measure(without(guess)) <= target_tokens)
+        return number
 
     def edited_to_fit(
         self,
@@ -220,71 +245,59 @@ class TokenLedger(TokenCounter):
         """
         return self.token_counter.to_dict()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is remembered is no part of a copy: it is about other objects."""
+        return _new_ledger, (self.token_counter, self.max_entries)
+
     def _counted(self, messages: Sequence[ChatMessage], tools: ToolsType | None) -> int:
         """The unscaled total."""
         try:
             # In the common case every message is known, and this is the whole cost of a step without a compaction.
-            total = sum(map(self._sizes.__getitem__, map(id, messages)))
+            total = sum(map(self._memory.sizes.__getitem__, map(id, messages)))
         except KeyError:
-            total = sum(self._each(messages, self._count_message))
-        return total + sum(self._each(flatten_tools_or_toolsets(tools), self._count_tool)) if tools else total
+            total = sum(self._memory.sizes_of(messages, self._count_message))
+        if tools:
+            total += sum(self._memory.sizes_of(flatten_tools_or_toolsets(tools), self._count_tool))
+        return total
 
-    def _each(self, items: Sequence[_ItemT], count_one: Callable[[_ItemT], int]) -> list[int]:
-        """The unscaled size of each item, from memory where it is known."""
-        sizes = [self._known_or_counted(item, count_one) for item in items]
-        self._forget_oldest()
-        return sizes
-
-    def _rest_after(self, messages: Iterable[ChatMessage], tokens: int) -> int:
-        """What of the tokens is left after the messages are taken off; negative as soon as they are not enough."""
-        for message in messages:
-            size = self._known_or_counted(message, self._count_message)
-            tokens -= size if self._scale == 1.0 else round(size * self._scale)
-            if tokens < 0:
-                break
-        self._forget_oldest()
-        return tokens
-
-    def _known_or_counted(self, item: _ItemT, count_one: Callable[[_ItemT], int]) -> int:
-        key = id(item)
-        size = self._sizes.get(key)
-        if size is None:
-            size = count_one(item)
-            reference = weakref.ref(item, self._forget)
-            self._references[id(reference)] = (reference, key)
-            self._sizes[key] = size
-        return size
-
-    def _forget_oldest(self) -> None:
-        if len(self._references) > self.max_entries:
-            with self._lock:
-                for reference, _ in list(self._references.values())[: len(self._references) - self.max_entries]:
-                    self._forget(reference)
+    def _total_beyond(self, messages: Iterable[ChatMessage], limit: float) -> int:
+        """The total, counted no further than it takes to go beyond the limit."""
+        total = sum(self._memory.sizes_of(messages, self._count_message, limit / self.scale))
+        return total if self.scale == 1.0 else round(total * self.scale)
 
     def _count_message(self, message: ChatMessage) -> int:
-        if self.whole_only:
-            return self._estimate.count([message])
-        try:
-            return self.token_counter.count([message]) + self._join_tokens
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        # A counter may be backed by a library whose panics are no `Exception`, as tiktoken's are.
-        except BaseException as error:
-            self._log_failure(error)
-            return self._estimate.count([message])
+        return self._counted_alone([message], None)
 
     def _count_tool(self, tool: Tool) -> int:
-        if self.whole_only:
-            return self._estimate.count([], [tool])
+        return self._counted_alone([], [tool])
+
+    def _counted_alone(self, messages: list[ChatMessage], tools: list[Tool] | None) -> int:
+        """The size of one message or one tool, from the counter where it may be asked, else from the estimate."""
+        if not self.whole_only:
+            try:
+                return _checked(self.token_counter.count(messages, tools)) + self._join_tokens
+            except BaseException as error:
+                self._log_failure(error)
         try:
-            return self.token_counter.count([], [tool])
+            return self._estimate.count(messages, tools)
         except Exception as error:
             self._log_failure(error)
-            return self._estimate.count([], [tool])
+            return _UNCOUNTABLE
+
+    def _asked(self, messages: list[ChatMessage], tools: ToolsType | None) -> int:
+        """What the counter itself says of a whole conversation."""
+        try:
+            return _checked(self.token_counter.count(messages, tools))
+        except BaseException as error:
+            self._log_failure(error)
+            return self.count(messages, tools)
 
     def _log_failure(self, error: BaseException) -> None:
-        if not self._failure_logged:
-            self._failure_logged = True
+        """Report a failure, once. A library's panic, such as tiktoken's, is no `Exception` but a failure even so."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, CancelledError)):
+            raise error
+        if not self._memory.failure_logged:
+            self._memory.failure_logged = True
             logger.warning(
                 "{counter} failed ({error}); the local estimate stands in for it.",
                 counter=type(self.token_counter).__name__,
@@ -292,20 +305,68 @@ class TokenLedger(TokenCounter):
             )
 
 
-def _forgetter(ledger_reference: "weakref.ref[TokenLedger]") -> Callable[[weakref.ref[Any]], None]:
-    """What removes an entry when its message goes. Holds the ledger weakly, so that no cycle keeps it alive."""
+def _new_ledger(token_counter: TokenCounter, max_entries: int) -> TokenLedger:
+    return TokenLedger(token_counter, max_entries=max_entries)
+
+
+class _Memory:
+    """Sizes by the identity of what they are the size of, each as long as that lives."""
+
+    def __init__(self, max_entries: int) -> None:
+        self.sizes: dict[int, int] = {}
+        self.failure_logged = False
+        self._max_entries = max_entries
+        # By the identity of the reference, since that is all that is left of an object when it goes.
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self._keys: dict[int, int] = {}
+        self._forget = _forgetter(weakref.ref(self))
+        self._lock = threading.Lock()
+
+    def sizes_of(
+        self, items: Iterable[_ItemT], count_one: Callable[[_ItemT], int], limit: float = float("inf")
+    ) -> list[int]:
+        """The size of each item, through the one with which their sum exceeds the limit."""
+        known, references, keys, forget = self.sizes, self._references, self._keys, self._forget
+        sizes = []
+        for item in items:
+            key = id(item)
+            size = known.get(key)
+            if size is None:
+                size = count_one(item)
+                reference = weakref.ref(item, forget)
+                references[id(reference)] = reference
+                keys[id(reference)] = key
+                known[key] = size
+            sizes.append(size)
+            limit -= size
+            if limit < 0:
+                break
+        if len(references) > self._max_entries:
+            self._forget_oldest()
+        return sizes
+
+    def _forget_oldest(self) -> None:
+        with self._lock:
+            for reference in list(self._references.values())[: len(self._references) - self._max_entries]:
+                self._forget(reference)
+
+
+def _forgetter(memory_reference: "weakref.ref[_Memory]") -> Callable[[weakref.ref[Any]], None]:
+    """What removes an entry when its object goes. Holds the memory weakly, so that no cycle keeps it alive."""
 
     def forget(reference: "weakref.ref[Any]") -> None:
-        ledger = ledger_reference()
-        if ledger is not None:
-            _, key = ledger._references.pop(id(reference), (None, None))
-            ledger._sizes.pop(key, None)  # type: ignore[arg-type]
+        memory = memory_reference()
+        if memory is not None and memory._references.pop(id(reference), None) is not None:
+            memory.sizes.pop(memory._keys.pop(id(reference)), None)
 
     return forget
 
 
-def _is_additive(token_counter: TokenCounter) -> bool:
-    return bool(getattr(token_counter, "additive", False)) or type(token_counter).__module__ in _JOINING_COUNTERS
+def _checked(tokens: Any) -> int:
+    """What a counter returned, unless it is no number of tokens."""
+    if not isinstance(tokens, (int, float, SupportsIndex)) or not 0 <= tokens < float("inf"):  # type: ignore[operator]
+        raise ValueError(f"a token counter must return a number of at least 0, got {tokens!r}")
+    return int(tokens)
 
 
 def _smallest_fitting(guess: int, largest: int, fits: Callable[[int], bool]) -> int:

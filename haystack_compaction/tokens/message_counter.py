@@ -9,6 +9,7 @@ import binascii
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from haystack.core.serialization import default_from_dict, default_to_dict
@@ -142,8 +143,8 @@ def as_json(value: Any) -> str:
     :param value: Any value, even one that JSON has no form for.
     :returns: Its text.
     """
-    try:
-        return _encode(value)
-    except (TypeError, ValueError, RecursionError):
-        # Keys that are no strings, or a structure that contains itself.
-        return str(value)
+    for written in (_encode, str):
+        # Keys that are no strings, a structure that contains itself or is too deep, an object that cannot be shown.
+        with suppress(Exception):
+            return written(value)
+    return ""

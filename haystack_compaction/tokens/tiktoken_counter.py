@@ -89,11 +89,9 @@ class TiktokenCounter(MessageTokenCounter):
             self, encoding=self.encoding, tokens_per_image=self.tokens_per_image, tokens_per_file=self.tokens_per_file
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "TiktokenCounter":
-        """A pipeline copies its inputs; the encoder and the lock are no part of what is copied."""
-        return TiktokenCounter(
-            self.encoding, tokens_per_image=self.tokens_per_image, tokens_per_file=self.tokens_per_file
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The vocabulary and the lock are no part of a copy."""
+        return TiktokenCounter.from_dict, (self.to_dict(),)
 
     def _load(self) -> "tiktoken.Encoding | None":
         try:

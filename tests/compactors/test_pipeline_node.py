@@ -201,3 +201,14 @@ def test_a_note_of_the_first_turn_is_folded_in_the_second():
     first = compactor.run(messages=chat(20))["messages"]
     second = compactor.run(messages=[*first, ChatMessage.from_assistant("At noon."), *chat(10)[1:]])["messages"]
     assert sum(map(is_note, second)) == 1
+
+
+def test_the_report_counts_a_message_that_comes_many_times():
+    messages = [ChatMessage.from_user("q " * 100), ChatMessage.from_assistant("a " * 100)] * 10
+    report = SlidingWindowCompactor().run(messages=messages, target_tokens=300)["report"]
+    assert report.removed_messages == report.messages_before - report.messages_after + 1
+
+
+def test_a_conversation_that_fits_a_manual_target_says_so():
+    report = SlidingWindowCompactor().run(messages=chat(1), target_tokens=10_000)["report"]
+    assert report.reason == "it fits already"

@@ -5,10 +5,14 @@
 import pytest
 from haystack import Pipeline
 from haystack.dataclasses import ChatMessage, ChatRole, ToolCall, ToolCallResult
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from samples import run_of, texts
 
 from haystack_compaction import EstimateTokenCounter, pin
 from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor
+from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
+from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.notes import is_omission_note
 from haystack_compaction.testing import check_compactor, provider_fault
 
@@ -190,6 +194,40 @@ def test_calls_that_came_with_reasoning_go_together():
 def test_the_running_loop_begins_with_its_thinking():
     messages = [TASK, *batch("opener", text="First.", reasoning="hm"), *batch("next"), *batch("more"), *NEWEST]
     assert calls_in(compacted(messages, note=None)) == ["opener", "newest"]
+
+
+def begins_with_thinking(messages):
+    """Whether the running tool loop does, as Anthropic sees it: a user message joins the results right before it."""
+    start, previous = 0, None
+    for index, message in enumerate(messages):
+        if message.role is ChatRole.USER and previous not in (ChatRole.USER, ChatRole.TOOL):
+            start = index
+        previous = message.role
+    replies = [message for message in messages[start:] if message.role is ChatRole.ASSISTANT]
+    return not any(reply.tool_calls for reply in replies) or bool(replies[0].reasonings)
+
+
+@st.composite
+def thinking_runs(draw):
+    messages = [TASK]
+    for number in range(draw(st.integers(1, 7))):
+        text, reasoning = draw(st.sampled_from([None, "I look."])), draw(st.sampled_from([None, "hm"]))
+        messages += batch(*"ab"[: draw(st.integers(1, 2))], text=text, reasoning="hm" if number == 0 else reasoning)
+        messages += draw(st.sampled_from([[], [], [ChatMessage.from_user("Go on.")]]))
+    return messages
+
+
+@pytest.mark.parametrize(
+    "compactor",
+    [SelectivePruningCompactor(), ToolResultPruningCompactor(min_tokens=0), TruncationCompactor()],
+    ids=lambda compactor: compactor.strategy,
+)
+@settings(max_examples=60, deadline=None)
+@given(messages=thinking_runs(), share=st.floats(0, 1))
+def test_running_loops_keep_the_thinking_they_begin_with(compactor, messages, share):
+    assert begins_with_thinking(messages)
+    result = compactor.compact(messages, int(size(messages) * share), EstimateTokenCounter())
+    assert result is None or begins_with_thinking(result)
 
 
 def test_a_nudge_stays_with_the_results_before_it():

@@ -4,6 +4,7 @@
 
 import pytest
 from haystack.dataclasses import ChatMessage
+from haystack.token_counters import ApproximateTokenCounter
 from samples import chat, run_of, step, texts
 
 from haystack_compaction import EstimateTokenCounter, SlidingWindowCompactor, pin
@@ -200,3 +201,45 @@ def test_the_caller_keeps_what_it_has():
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         SlidingWindowCompactor(**options)
+
+
+def test_the_task_outlives_many_passes_with_nudges():
+    task = ChatMessage.from_user("THE TASK")
+    conversation = [task]
+    for number in range(30):
+        conversation += step("a", f"{number} " + "x " * 150, call_id="0")
+        if number % 4 == 2:
+            conversation.append(ChatMessage.from_user(f"Nudge {number}"))
+        conversation = compact(conversation, 250) or conversation
+        assert any(message is task for message in conversation)
+
+
+@pytest.mark.parametrize("counter", [COUNTER, ApproximateTokenCounter(), ApproximateTokenCounter(0.5)])
+def test_what_fits_exactly_is_left_alone(counter):
+    for messages in (chat(5), chat(60), run_of(9)):
+        assert SlidingWindowCompactor().compact(messages, counter.count(messages), counter) is None
+        assert SlidingWindowCompactor().compact(messages, counter.count(messages) - 1, counter) is not None
+
+
+@pytest.mark.parametrize("counter", [COUNTER, ApproximateTokenCounter(), ApproximateTokenCounter(50.0)])
+@pytest.mark.parametrize("share", [0.31, 0.5, 0.77])
+def test_as_many_turns_as_fit_are_kept_by_the_counter_itself(counter, share):
+    messages = chat(30)
+    target = int(counter.count(messages) * share)
+    kept = SlidingWindowCompactor().compact(messages, target, counter)
+    assert counter.count(kept) <= target
+    turns = (len(kept) - 3) // 2
+    one_more = [messages[0], kept[1], *messages[-2 * turns - 3 :]]
+    assert counter.count(one_more) > target
+
+
+def test_the_same_message_many_times_is_compacted_like_any_other():
+    messages = [ChatMessage.from_user("q " * 100), ChatMessage.from_assistant("a " * 100)] * 10
+    kept = compact([*messages, ChatMessage.from_user("t")], 400)
+    assert size(kept) <= 400
+
+
+@pytest.mark.parametrize("target", range(600, 680, 7))
+def test_the_number_in_the_note_never_tips_the_scale(target):
+    kept = compact(chat(21), target, omission_note="{num_removed} gone")
+    assert size(kept) <= target

@@ -158,11 +158,11 @@ def test_long_arguments_shrink_inside_valid_json():
     assert {**shrunk, "edits": None} == {**arguments, "edits": None}
     assert shrunk["edits"][0]["line"] is None
     assert len(shrunk["edits"][0]["new"]) == 200
-    assert "[... 2,836 characters removed ...]" in shrunk["edits"][0]["new"]
+    assert "[... 2,834 characters removed ...]" in shrunk["edits"][0]["new"]
     assert json.loads(json.dumps(shrunk)) == shrunk
     assert arguments["edits"][0]["new"] == "x" * 3000
     assert result[3].meta["context_compaction"]["original_tokens"] == size([messages[3]])
-    assert compacted(result, min_tokens=0, keep_tools=["start", "newest"]) is None or True
+    assert compacted(result, min_tokens=20) is None
 
 
 def test_shrunk_calls_lose_the_reasoning_and_replay_data_that_came_with_them():
@@ -179,6 +179,13 @@ def test_shrunk_calls_lose_the_reasoning_and_replay_data_that_came_with_them():
 def test_calls_that_must_stay_as_they_are(options):
     messages = [TASK, *writing_step({"text": "x" * 3000}, **options), *NEWEST]
     assert compacted(messages) is None
+
+
+def test_arguments_that_contain_themselves_crash_nothing():
+    loop = {"text": "x" * 3000}
+    loop["self"] = loop
+    result = compacted([TASK, *step("a", LONG), *writing_step(loop), *NEWEST])
+    assert result[3].tool_calls[0].arguments is loop
 
 
 def test_results_go_before_arguments():

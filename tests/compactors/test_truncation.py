@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from samples import chat, run_of, step
 
 from haystack_compaction import EstimateTokenCounter, pin
+from haystack_compaction.compaction_pass import CompactionPass
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.notes import is_omission_note
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.testing import check_compactor, conversations, provider_fault
+from haystack_compaction.tokens.ledger import TokenLedger
 
 SYSTEM = ChatMessage.from_system("Be careful.")
 TASK = ChatMessage.from_user("Audit every service.")
@@ -77,8 +79,8 @@ def test_one_giant(giant, target, place):
     before = [message.to_dict() for message in messages]
     result = compacted(messages, target)
     assert size(result) <= target
-    # What can be kept is kept.
-    assert size(result) >= target * 0.6
+    # What can be kept is kept. Beside a few emoji, a marker takes many characters but few tokens.
+    assert size(result) >= target * (0.6 if target > 1000 else 0.25)
     assert len(result) == len(messages)
     assert provider_fault(result) is None
     assert [message.to_dict() for message in messages] == before
@@ -93,11 +95,11 @@ def writing(arguments, **options):
 def test_head_and_tail_stay_around_a_marker():
     text = "BEGIN " + "x" * 50_000 + " END"
     [_, _, result] = compacted([TASK, *step("read", text)], 500)
-    shortened = result.tool_call_result.result
-    head, removed, tail = shortened.partition("[... ")[0], shortened.split()[2], shortened.partition("...]")[2]
+    head, _, rest = result.tool_call_result.result.partition("[... ")
+    removed, _, tail = rest.partition(" characters removed ...]")
     assert head.startswith("BEGIN x")
     assert tail.endswith("x END")
-    assert len(head) + int(removed.replace(",", "")) + len(tail) - len("") == len(text) or True
+    assert len(head) + int(removed.replace(",", "")) + len(tail) == len(text)
     assert result.meta["truncated"]["original_tokens"] == size(step("read", text)[1:])
 
 
@@ -128,7 +130,7 @@ def test_the_newest_step_and_the_task_come_last():
     ]
     newest = [task, *messages[-2:]]
     result = compacted(messages, size(newest) + 500)
-    assert all(any(message is kept for message in result) for message in newest)
+    assert all(any(message is one for one in result) for message in newest)
     assert size(compacted(messages, 800)) <= 800
 
 
@@ -156,17 +158,25 @@ def test_a_truncated_user_message_is_still_the_task():
 
 
 def test_the_mark_of_the_running_task_ends_with_the_pass():
-    report = TruncationCompactor().run(messages=[ChatMessage.from_user("Audit " * 5000)], target_tokens=300)
-    assert set(report["messages"][0].meta) == {"truncated"}
+    task = ChatMessage.from_user("Audit " * 5000)
+    truncated, _ = CompactionPass(TruncationCompactor(), [task], 300, TokenLedger(), task=task).run()
+    assert set(truncated[0].meta) == {"truncated"}
+
+
+def test_the_report_knows_what_was_rewritten():
+    report = TruncationCompactor().run(messages=chat(3, words=400), target_tokens=200)["report"]
+    assert (report.rewritten_messages, report.removed_messages, report.reached_target) == (6, 0, True)
 
 
 def test_repeated_truncation_keeps_one_marker():
-    result, original = [TASK, *step("read", "a" * 40_000 + "z" * 40_000)], 80_000
+    result = [TASK, *step("read", "a" * 40_000 + "z" * 40_000)]
     for target in (3000, 1000, 300, 150):
         result = compacted(result, target)
-        text = result[2].tool_call_result.result
-        assert text.count("characters removed") == 1
-        assert f"[... {original - text.count('a') - text.count('z') + 3:,} characters removed ...]" in text
+        head, _, rest = result[2].tool_call_result.result.partition("[... ")
+        removed, _, tail = rest.partition(" characters removed ...]")
+        assert set(head) == {"a"}
+        assert set(tail) == {"z"}
+        assert len(head) + int(removed.replace(",", "")) + len(tail) == 80_000
     assert result[2].meta["truncated"]["original_tokens"] == size(step("read", "a" * 40_000 + "z" * 40_000)[1:])
 
 

@@ -134,3 +134,15 @@ def test_pinning_copies_and_survives_storage():
     pinned = pin(TASK)
     assert "pinned" not in TASK.meta
     assert ChatMessage.from_dict(pinned.to_dict()) == pinned
+
+
+def test_a_nudge_stays_a_nudge_after_the_steps_before_it_are_gone():
+    note = omission_note("{num_removed} gone", strategy="sliding_window", removed_messages=4, kept_messages=2)
+    conversation = Conversation([SYSTEM, TASK, note, NUDGE, *step("a", "1")])
+    assert conversation.task_index == 1
+    assert conversation.protected == {3}
+
+
+def test_a_user_message_after_the_note_of_removed_turns_is_the_task():
+    note = omission_note("{num_removed} gone", strategy="sliding_window", removed_messages=4, kept_messages=2)
+    assert Conversation([SYSTEM, note, TASK, NUDGE]).task_index == 3

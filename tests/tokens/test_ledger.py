@@ -78,16 +78,16 @@ def test_an_entry_goes_with_its_message():
     ledger = TokenLedger()
     messages = run_of(50)
     ledger.count(messages)
-    assert len(ledger._sizes) == len(messages)
+    assert len(ledger._memory.sizes) == len(messages)
     del messages
     gc.collect()
-    assert len(ledger._sizes) == len(ledger._references) == 0
+    assert len(ledger._memory.sizes) == len(ledger._memory._references) == len(ledger._memory._keys) == 0
 
 
 def test_no_more_is_remembered_than_allowed():
     ledger, messages = TokenLedger(max_entries=10), run_of(50)
     total = ledger.count(messages)
-    assert len(ledger._sizes) == 10
+    assert len(ledger._memory.sizes) == 10
     assert ledger.count(messages) == total
 
 

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""When to compact, around any chat generator; and what to do when the provider finds a request too long even so."""
+
+import inspect
+from collections.abc import Callable, Generator
+from dataclasses import asdict
+from typing import Any
+
+from haystack import component
+from haystack.components.generators.chat.types import ChatGenerator
+from haystack.core.serialization import component_to_dict, default_from_dict, default_to_dict
+from haystack.dataclasses import ChatMessage, StreamingCallbackT
+from haystack.hooks.compaction.types import Compactor as CompactorProtocol
+from haystack.token_counters import TokenCounter
+from haystack.tools import ToolsType
+from haystack.utils.callable_serialization import deserialize_callable, serialize_callable
+from haystack.utils.deserialization import deserialize_component_inplace
+
+from haystack_compaction import lifecycle, overflow
+from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
+from haystack_compaction.compactors.base import require_at_least
+from haystack_compaction.compactors.hybrid import HybridCompactor
+from haystack_compaction.exchange import Exchange, Replies, Request
+from haystack_compaction.known_conversations import KnownConversations
+from haystack_compaction.tokens.estimate import EstimateTokenCounter
+from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.window import Window, WindowGuard
+
+_KNOWN_CONVERSATIONS = 64
+
+
+@component
+class CompactingChatGenerator:
+    """
+    A chat generator that keeps every request to another one inside the model's context window.
+
+    It stands wherever the other one would, in a pipeline, in an Agent, inside another component, and takes and returns
+    the same. Before a request it compacts the conversation when that is due, as `CompactionHook` does. A caller who
+    comes back with the same messages and some more goes on from what they were compacted to. When the provider
+    answers that the request is too long for the model, the conversation is compacted harder, down to the size that the
+    error names where it names one, and sent again. Every other error passes through.
+
+    A reply for which something was done says so in `meta["context_compaction_report"]`: the fields of
+    `CompactionReport`, and `retries`, how often the provider refused.
+
+    ### Usage example
+
+    ```python
+    from haystack.components.generators.chat import MockChatGenerator
+    from haystack.dataclasses import ChatMessage
+    from haystack_compaction.chat_generator import CompactingChatGenerator
+
+    generator = CompactingChatGenerator(MockChatGenerator("Half past noon."), context_window=500)
+    messages = [ChatMessage.from_user("When is high tide? " * 50), ChatMessage.from_assistant("At noon. " * 100)]
+    reply = generator.run(messages=[*messages, ChatMessage.from_user("And tomorrow?")])["replies"][0]
+    report = reply.meta["context_compaction_report"]
+    assert report["tokens_after"] < report["tokens_before"]
+    ```
+
+    :param chat_generator: The chat generator that is called.
+    :param compactor: What rewrites the conversation: a compactor of this package, of Haystack or your own. None for
+        `HybridCompactor` without a model.
+    :param context_window: The model's context window in tokens, at least 1.
+    :param compact_at: The share of the window at which compaction starts, greater than `compact_to` and at most 1.
+    :param compact_to: The share of the window that compaction aims for, greater than 0.
+    :param token_counter: What measures messages; None for `EstimateTokenCounter`.
+    :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
+    :param last_resort: Whether the largest contents are shortened when a request would not fit even after a compaction.
+    :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
+    :param max_retries: How often a refused request is compacted harder and sent again, at least 0.
+    :param is_context_overflow: What tells from an error whether the request was too long; None for
+        `haystack_compaction.overflow.is_context_overflow`, which knows the common providers.
+    :raises ValueError: If a setting is out of its range.
+    """
+
+    def __init__(
+        self,
+        chat_generator: ChatGenerator,
+        compactor: CompactorProtocol | None = None,
+        *,
+        context_window: int,
+        compact_at: float = 0.7,
+        compact_to: float = 0.4,
+        token_counter: TokenCounter | None = None,
+        reserve_tokens: int | None = None,
+        last_resort: bool = True,
+        repair: bool = True,
+        max_retries: int = 2,
+        is_context_overflow: Callable[[BaseException], bool] | None = None,
+    ) -> None:
+        self.window = Window(
+            context_window=context_window,
+            compact_at=compact_at,
+            compact_to=compact_to,
+            reserve_tokens=reserve_tokens,
+            last_resort=last_resort,
+            repair=repair,
+        )
+        require_at_least(0, max_retries=max_retries)
+        self.chat_generator = chat_generator
+        self.compactor = compactor or HybridCompactor()
+        self.token_counter = token_counter or EstimateTokenCounter()
+        self.max_retries = max_retries
+        self.is_context_overflow = is_context_overflow
+        self._ledger = TokenLedger(self.token_counter)
+        self._known = KnownConversations(_KNOWN_CONVERSATIONS)
+        self._offer_further_inputs()
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(
+        self,
+        messages: list[ChatMessage] | str,
+        streaming_callback: StreamingCallbackT | None = None,
+        generation_kwargs: dict[str, Any] | None = None,
+        *,
+        tools: ToolsType | None = None,
+        **further: Any,
+    ) -> dict[str, list[ChatMessage]]:
+        """
+        Call the chat generator with a conversation that fits the model's context window.
+
+        :param messages: The conversation, oldest to newest, or the text of a user message. It is left as it is.
+        :param streaming_callback: Called with each chunk of the reply. Once it was, a request is not sent again.
+        :param generation_kwargs: Passed on where given.
+        :param tools: Passed on where given; their schemas take room in the window, too.
+        :param further: Whatever else the chat generator takes; passed on.
+        :returns: A dictionary with `replies`, what the chat generator replied.
+        :raises ContextWindowError: If what may not be touched is larger than the window.
+        """
+        inputs = {"generation_kwargs": generation_kwargs, "tools": tools, **further}
+        return run_passes(self._exchange(messages, streaming_callback, **inputs))
+
+    @component.output_types(replies=list[ChatMessage])
+    async def run_async(
+        self,
+        messages: list[ChatMessage] | str,
+        streaming_callback: StreamingCallbackT | None = None,
+        generation_kwargs: dict[str, Any] | None = None,
+        *,
+        tools: ToolsType | None = None,
+        **further: Any,
+    ) -> dict[str, list[ChatMessage]]:
+        """
+        Do what `run` does, without blocking the event loop. A chat generator without `run_async` runs in a thread.
+
+        :param messages: The conversation, oldest to newest, or the text of a user message. It is left as it is.
+        :param streaming_callback: Called with each chunk of the reply. Once it was, a request is not sent again.
+        :param generation_kwargs: Passed on where given.
+        :param tools: Passed on where given; their schemas take room in the window, too.
+        :param further: Whatever else the chat generator takes; passed on.
+        :returns: A dictionary with `replies`, what the chat generator replied.
+        :raises ContextWindowError: If what may not be touched is larger than the window.
+        """
+        inputs = {"generation_kwargs": generation_kwargs, "tools": tools, **further}
+        return await run_passes_async(self._exchange(messages, streaming_callback, **inputs))
+
+    def warm_up(self) -> None:
+        """Warm up the chat generator, the compactor and the token counter."""
+        lifecycle.warm_up(self._resources())
+
+    async def warm_up_async(self) -> None:
+        """Warm up the chat generator, the compactor and the token counter on the serving event loop."""
+        await lifecycle.warm_up_async(self._resources())
+
+    def close(self) -> None:
+        """Release the resources of the chat generator, the compactor and the token counter."""
+        lifecycle.close(self._resources())
+
+    async def close_async(self) -> None:
+        """Release the resources of all three, those of the event loop included."""
+        await lifecycle.close_async(self._resources())
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Serialize the chat generator with the one it calls, its compactor and its token counter.
+
+        :returns: A dictionary that `from_dict` takes.
+        """
+        judge = self.is_context_overflow
+        return default_to_dict(
+            self,
+            chat_generator=component_to_dict(obj=self.chat_generator, name="chat_generator"),
+            compactor=component_to_dict(obj=self.compactor, name="compactor"),
+            token_counter=component_to_dict(obj=self.token_counter, name="token_counter"),
+            max_retries=self.max_retries,
+            is_context_overflow=None if judge is None else serialize_callable(judge),
+            **asdict(self.window),
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "CompactingChatGenerator":
+        """
+        Deserialize the chat generator with the one it calls, its compactor and its token counter.
+
+        :param data: What `to_dict` returned.
+        :returns: The chat generator.
+        """
+        options = data.get("init_parameters", {})
+        for key in ("chat_generator", "compactor", "token_counter"):
+            if options.get(key) is not None:
+                deserialize_component_inplace(options, key=key)
+        if options.get("is_context_overflow") is not None:
+            options["is_context_overflow"] = deserialize_callable(options["is_context_overflow"])
+        generator: CompactingChatGenerator = default_from_dict(cls, data)
+        return generator
+
+    def _offer_further_inputs(self) -> None:
+        """Let a pipeline connect what the wrapped chat generator takes beyond the usual."""
+        usual = inspect.signature(self.run).parameters
+        for name, parameter in inspect.signature(self.chat_generator.run).parameters.items():
+            if name not in usual and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                component.set_input_type(self, name, Any, parameter.default)
+
+    def _resources(self) -> list[object]:
+        return [self.chat_generator, self.compactor, self.token_counter]
+
+    def _exchange(
+        self, messages: list[ChatMessage] | str, streaming_callback: StreamingCallbackT | None, **inputs: Any
+    ) -> Generator[Step, Any, Replies]:
+        exchange = Exchange(
+            Request(self.chat_generator, streaming_callback, **inputs),
+            [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages,
+            WindowGuard(self.window, self.compactor, self._ledger),
+            self._known,
+            self.max_retries,
+            self.is_context_overflow or overflow.is_context_overflow,
+        )
+        return exchange.steps()

@@ -1,0 +1,693 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+import asyncio
+import threading
+
+import pytest
+from haystack import Pipeline
+from haystack.components.agents.state.state import State
+from haystack.components.generators.chat import OpenAIChatGenerator
+from haystack.core.serialization import component_from_dict, component_to_dict
+from haystack.dataclasses import ChatMessage
+from haystack.hooks import compaction as haystacks
+from haystack.token_counters import ApproximateTokenCounter
+from haystack.utils import Secret
+from samples import chat, run_of, step, texts
+
+from haystack_compaction import CompactionHook, EstimateTokenCounter, pin
+from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
+from haystack_compaction.compactors.summarization import SummarizationCompactor
+from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_summary, omission_note, told_by
+from haystack_compaction.testing import check_compactor, provider_fault
+
+COUNTER = EstimateTokenCounter()
+GOOD = "## Goal\n- The user asks when high tide is; the answer is half past noon. All checks passed in every log."
+
+
+class Model:
+    """A chat generator with canned replies, the last of which is given for ever. Notes what it was asked."""
+
+    def __init__(self, *replies, run_async=True):
+        self.replies = list(replies) or [GOOD]
+        self.prompts = []
+        self._lock = threading.Lock()
+        if run_async:
+            self.run_async = self._run_async
+
+    def run(self, messages, **_):
+        with self._lock:
+            self.prompts.append(messages)
+            reply = self.replies[min(len(self.prompts), len(self.replies)) - 1]
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, str):
+            reply = ChatMessage.from_assistant(reply, meta={"finish_reason": "stop", "usage": {"total_tokens": 7}})
+        return {"replies": [reply]}
+
+    async def _run_async(self, messages, **_):
+        return self.run(messages)
+
+
+def size(messages):
+    return COUNTER.count(messages)
+
+
+def summaries(messages):
+    return [message for message in messages if is_summary(message)]
+
+
+def marker(note):
+    return note.meta[COMPACTION_META_KEY]
+
+
+@pytest.fixture(params=["sync", "async"])
+def compact(request):
+    """`compact` or `compact_async`, called alike."""
+
+    def sync(compactor, messages, target, counter=COUNTER):
+        return compactor.compact(messages, target, counter)
+
+    def on_a_loop(compactor, messages, target, counter=COUNTER):
+        return asyncio.run(compactor.compact_async(messages, target, counter))
+
+    return sync if request.param == "sync" else on_a_loop
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"approximate_summary_tokens": 40},
+        {"chat_generator": Model("The user says tide, deploy, never; /etc/app.conf has 42."), "min_keep_steps": 0},
+        {"chat_generator": Model(ValueError("down")), "approximate_summary_tokens": 40, "preserve_recent_turns": 1},
+    ],
+)
+def test_promises(options):
+    check_compactor(SummarizationCompactor(**options), max_examples=60)
+
+
+# What is summarized
+
+
+def test_the_oldest_turns_become_one_summary_right_after_the_head(compact):
+    messages, model = chat(20), Model()
+    target = size(messages) * 6 // 10
+    result = compact(SummarizationCompactor(model, approximate_summary_tokens=100), messages, target)
+    assert len(model.prompts) == 1
+    assert result[0] is messages[0]
+    assert [told_by(note) for note in summaries(result)] == [GOOD]
+    assert result[1] is summaries(result)[0]
+    kept = result[2:]
+    assert kept == messages[-len(kept) :]
+    assert all(ours is theirs for ours, theirs in zip(kept, messages[-len(kept) :], strict=True))
+    assert kept[0].text.startswith("Question")
+    assert marker(result[1]) == {
+        "strategy": "summarization",
+        "removed_messages": len(messages) - 1 - len(kept),
+        "kept_messages": len(kept) + 1,
+        "kind": "summary",
+        "scope": "history",
+    }
+
+
+def test_as_little_as_is_needed():
+    messages = chat(20)
+    tokens = [size([message]) for message in messages]
+    for summary_tokens in (50, 300):
+        target = sum(tokens) * 7 // 10
+        result = SummarizationCompactor(Model(), approximate_summary_tokens=summary_tokens).compact(
+            messages, target, COUNTER
+        )
+        removed = marker(result[1])["removed_messages"]
+        without = sum(tokens) - sum(tokens[1 : 1 + removed])
+        assert without + summary_tokens <= target
+        assert without + tokens[removed] + tokens[removed - 1] + summary_tokens > target
+
+
+def test_steps_of_the_task_become_a_summary_after_the_task(compact):
+    messages = run_of(20)
+    result = compact(SummarizationCompactor(Model(), approximate_summary_tokens=100), messages, size(messages) // 2)
+    assert result[:2] == messages[:2]
+    assert marker(result[2])["scope"] == "task"
+    assert result[3:] == messages[-len(result[3:]) :]
+    assert provider_fault(result) is None
+
+
+def test_history_goes_before_the_task():
+    history, task = chat(10)[:-1], run_of(10)[1:]
+    messages = [*history, *task]
+    compactor = SummarizationCompactor(Model(), approximate_summary_tokens=100)
+    little = compactor.compact(messages, size(messages) - 100, COUNTER)
+    assert [marker(note)["scope"] for note in summaries(little)] == ["history"]
+    assert little[-len(task) :] == task
+    much = compactor.compact(messages, size(task) // 2, COUNTER)
+    assert [marker(note)["scope"] for note in summaries(much)] == ["history", "task"]
+    assert texts(much[:4])[2] == "Audit every service."
+    assert len(much) < 4 + 20
+
+
+def test_tiny_opening_turns_never_block_the_rest(compact):
+    """Haystack's summarizer tries them alone, sees no gain, and gives up."""
+    tiny = [ChatMessage.from_user("hi"), ChatMessage.from_assistant("Hello!")]
+    model = Model()
+    messages = [*run_of(0)[:1], *tiny, *run_of(30)[1:]]
+    result = compact(SummarizationCompactor(model), messages, size(messages) // 2)
+    assert result[:4] == messages[:4]
+    assert [marker(note)["scope"] for note in summaries(result)] == ["task"]
+    assert len(model.prompts) == 1
+    with_turns = [messages[0], *tiny, *chat(40)[1:]]
+    result = compact(SummarizationCompactor(model), with_turns, size(with_turns) // 2)
+    assert marker(summaries(result)[0])["removed_messages"] > 10
+    assert size(result) <= size(with_turns) // 2
+
+
+def test_what_would_not_get_smaller_is_not_tried():
+    model = Model()
+    messages = chat(3, words=8)
+    assert SummarizationCompactor(model).compact(messages, 1, COUNTER) is None
+    assert model.prompts == []
+
+
+def test_a_part_shorter_than_a_full_summary_gets_a_shorter_one_when_nothing_else_is_left():
+    model = Model()
+    messages = chat(6, words=80)
+    old = size(messages[1:-1])
+    assert 400 < old < 1024
+    result = SummarizationCompactor(model).compact(messages, 1, COUNTER)
+    assert len(result) == 3
+    assert f"at most about {old // 2} tokens" in model.prompts[0][-1].text
+
+
+def test_the_floor_stays():
+    rule = pin(ChatMessage.from_user("Never deploy on a Friday."))
+    messages = [*chat(5)[:-1], rule, ChatMessage.from_assistant("Noted."), *chat(20)[1:-1], *run_of(6)[1:]]
+    late = ChatMessage.from_system("Late order.")
+    messages.insert(9, late)
+    compactor = SummarizationCompactor(Model(), min_keep_steps=2, preserve_recent_turns=3)
+    result = compactor.compact(messages, 1, COUNTER)
+    for kept in [messages[0], rule, late, messages[-13], *messages[-19:-13], *messages[-4:]]:
+        assert any(kept is message for message in result)
+    assert SummarizationCompactor(Model(), preserve_recent_turns=100).compact(chat(20), 1, COUNTER) is None
+
+
+def test_the_system_prompt_may_go_when_it_is_allowed_to():
+    messages = chat(40)
+    result = SummarizationCompactor(Model(), preserve_system_prompt=False).compact(messages, 500, COUNTER)
+    assert len(summaries(result)) == 1
+    assert result[0] is summaries(result)[0]
+    assert result[-1] is messages[-1]
+
+
+def test_a_conversation_without_a_user():
+    messages = [message for number in range(20) for message in step("read", "all checks passed " * 40)]
+    result = SummarizationCompactor(Model()).compact(messages, 500, COUNTER)
+    assert len(summaries(result)) == 1
+    assert result[0] is summaries(result)[0]
+
+
+def test_a_step_that_opens_with_reasoning_stays_with_those_that_follow():
+    messages = run_of(20)
+    opener = step("read_log", "log: " + "all checks passed " * 30, call_id="o", reasoning="I had better look.")
+    messages[2:2] = opener
+    result = SummarizationCompactor(Model(), approximate_summary_tokens=100).compact(messages, 500, COUNTER)
+    assert result[3:5] == opener
+
+
+def test_the_transcript_has_the_order_of_the_conversation():
+    opener = step("read_log", "opening log " * 40, call_id="o", reasoning="I had better look.")
+    messages = [*run_of(0), *opener, *run_of(4)[2:]]
+    for nudge in ("Go on.", "And on."):
+        messages += [ChatMessage.from_user(nudge), *run_of(8)[2:]]
+    model = Model()
+    SummarizationCompactor(model, approximate_summary_tokens=100).compact(messages, 500, COUNTER)
+    asked = model.prompts[0][-1].text
+    assert asked.index("opening log") < asked.index("| log 0:") < asked.index("| Go on.")
+
+
+# Repeated passes
+
+
+@pytest.mark.parametrize("generator", [Model(), None, Model(RuntimeError("down"))], ids=["model", "digest", "failing"])
+def test_ten_passes_leave_one_summary_a_scope_and_numbers_add_up(generator):
+    compactor = SummarizationCompactor(generator, approximate_summary_tokens=200)
+    messages, gone = [*chat(10)[:-1], *run_of(10)[1:]], 0
+    for number in range(10):
+        before = len(messages) - len(summaries(messages))
+        messages = compactor.compact(messages, 900, COUNTER)
+        gone += before - (len(messages) - len(summaries(messages)))
+        scopes = [marker(note)["scope"] for note in summaries(messages)]
+        assert scopes == sorted(set(scopes))
+        assert sum(marker(note)["removed_messages"] for note in summaries(messages)) == gone
+        assert provider_fault(messages) is None
+        assert size(messages) <= 900
+        if number % 3 == 2:
+            messages += [ChatMessage.from_assistant("Done."), ChatMessage.from_user(f"Next task {number}.")]
+        for count in range(12):
+            messages += step(
+                "read_log", f"log {number} {count}: " + "all checks passed " * 30, call_id=f"{number}{count}"
+            )
+
+
+def test_the_earlier_summary_is_given_apart_and_revised():
+    model = Model("## Goal\n- First: high tide at noon.", "## Goal\n- Second: high tide at half past noon.")
+    compactor = SummarizationCompactor(model, approximate_summary_tokens=100)
+    first = compactor.compact(chat(20), 600, COUNTER)
+    second = compactor.compact([*first[:-1], *chat(20)[1:]], 600, COUNTER)
+    prompt = model.prompts[1][-1].text
+    assert (
+        prompt.index("earlier summary ===") < prompt.index("First: high tide at noon.") < prompt.index("transcript =")
+    )
+    assert "Yours takes its place" in prompt
+    assert "conversation_summary" not in prompt
+    assert [told_by(note) for note in summaries(second)] == ["## Goal\n- Second: high tide at half past noon."]
+
+
+def test_the_digest_carries_the_earlier_summary_on():
+    compactor = SummarizationCompactor(approximate_summary_tokens=300)
+    rule = "Never write to /srv/prod/ledger.db, order 4471-B depends on it."
+    messages = chat(20)
+    messages[1] = ChatMessage.from_user(rule)
+    for _ in range(3):
+        messages = compactor.compact(messages, 700, COUNTER)
+        assert "/srv/prod/ledger.db" in summaries(messages)[0].text
+        messages = [*messages[:-1], *chat(20)[1:]]
+
+
+def test_haystacks_summaries_and_omission_notes_are_folded_in():
+    theirs = ChatMessage.from_user(
+        "<conversation_summary>\nThe tide table of Brest was read.\n</conversation_summary>",
+        meta={COMPACTION_META_KEY: {"strategy": "summarization", "summarized_messages": 5}},
+    )
+    omitted = omission_note(
+        "{num_removed} gone", strategy="x", removed_messages=7, kept_messages=3, removed_calls={"a": 2}
+    )
+    messages, model = chat(20), Model()
+    messages[1:1] = [theirs, omitted]
+    result = SummarizationCompactor(model, approximate_summary_tokens=100).compact(messages, 600, COUNTER)
+    assert [message for message in result if COMPACTION_META_KEY in message.meta] == [result[1]]
+    new = len(messages) - len(result) + 1 - 2
+    assert marker(result[1])["removed_messages"] == new + 5 + 7
+    assert marker(result[1])["removed_calls"] == {"a": 2}
+    assert "| The tide table of Brest was read." in model.prompts[0][-1].text
+    assert "a x2" in model.prompts[0][-1].text
+
+
+def test_haystack_recognises_our_summary():
+    ours = SummarizationCompactor(Model(), approximate_summary_tokens=100).compact(chat(20), 600, COUNTER)
+    model = Model("Their summary.")
+    messages = [*ours[:-1], *chat(20)[1:]]
+    result = haystacks.SummarizationCompactor(model, approximate_summary_tokens=100).compact(messages, 30, COUNTER)
+    assert len(summaries(result)) == 1
+    assert "[conversation_summary]" in "".join(prompt[-1].text for prompt in model.prompts)
+
+
+def test_several_summaries_become_one_even_without_new_turns():
+    notes = [
+        ChatMessage.from_user(
+            f"<conversation_summary>\nPart {number}.\n</conversation_summary>",
+            meta={COMPACTION_META_KEY: {"strategy": "summarization", "summarized_messages": 5}},
+        )
+        for number in range(2)
+    ]
+    model = Model()
+    messages = [*notes, *run_of(20)[1:]]
+    result = SummarizationCompactor(model, approximate_summary_tokens=100).compact(messages, 600, COUNTER)
+    assert [marker(note)["scope"] for note in summaries(result)] == ["history", "task"]
+    assert told_by(result[0]) == "Part 0.\n\nPart 1."
+    assert marker(result[0])["removed_messages"] == 10
+    assert len(model.prompts) == 1
+
+
+def test_a_summary_is_not_rewritten_while_there_is_nothing_new():
+    note = ChatMessage.from_user(
+        "<conversation_summary>\n" + "The tide table of Brest was read. " * 300 + "\n</conversation_summary>",
+        meta={COMPACTION_META_KEY: {"strategy": "summarization", "summarized_messages": 5}},
+    )
+    model = Model()
+    assert SummarizationCompactor(model).compact([note, *run_of(1)[1:]], 10, COUNTER) is None
+    assert model.prompts == []
+
+
+def test_a_pinned_summary_stays_as_it_is():
+    note = pin(
+        ChatMessage.from_user("Kept.", meta={COMPACTION_META_KEY: {"strategy": "summarization", "kind": "summary"}})
+    )
+    messages = [note, *chat(20)[1:]]
+    result = SummarizationCompactor(Model(), approximate_summary_tokens=100).compact(messages, 600, COUNTER)
+    assert any(message is note for message in result)
+
+
+def test_a_sliding_window_keeps_what_the_summary_says():
+    summarized = SummarizationCompactor(Model(), approximate_summary_tokens=100).compact(chat(20), 600, COUNTER)
+    result = SlidingWindowCompactor().compact(summarized, 400, COUNTER)
+    assert summaries(result) == summaries(summarized)
+
+
+# What the model may do
+
+
+BAD_REPLIES = {
+    "empty": ChatMessage.from_assistant("  "),
+    "tool call": ChatMessage.from_assistant(tool_calls=[]),
+    "cut off": ChatMessage.from_assistant(GOOD, meta={"finish_reason": "length"}),
+    "filtered": ChatMessage.from_assistant(GOOD, meta={"finish_reason": "content_filter"}),
+    "refused": ChatMessage.from_assistant("I'm sorry, but I cannot help with that."),
+    "says nothing": ChatMessage.from_assistant("## Goal\n(none)\n\n## Decisions\n- None.\n"),
+    "too long": ChatMessage.from_assistant(" ".join(f"tide{number}" for number in range(9000)) + " high tide"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_REPLIES.values(), ids=BAD_REPLIES)
+def test_a_bad_summary_is_asked_for_once_more_with_the_reason(compact, bad):
+    model = Model(bad, GOOD)
+    result = compact(SummarizationCompactor(model, approximate_summary_tokens=100), chat(20), 600)
+    assert [told_by(note) for note in summaries(result)] == [GOOD]
+    assert len(model.prompts) == 2
+    assert "could not be used" not in model.prompts[0][-1].text
+    assert "could not be used" in model.prompts[1][-1].text
+
+
+@pytest.mark.parametrize("bad", [*BAD_REPLIES.values(), ValueError("no such model")], ids=[*BAD_REPLIES, "error"])
+def test_then_the_digest_stands_in(compact, bad):
+    model, messages = Model(bad), chat(20)
+    result = compact(SummarizationCompactor(model, approximate_summary_tokens=100), messages, 600)
+    digest = SummarizationCompactor(approximate_summary_tokens=100).compact(messages, 600, COUNTER)
+    assert result == digest
+    assert "Question" in summaries(result)[0].text
+    assert size(result) <= 600
+    assert len(model.prompts) == (1 if isinstance(bad, Exception) else 2)
+
+
+@pytest.mark.parametrize("bad", [BAD_REPLIES["refused"], ValueError("no such model")], ids=["reply", "error"])
+def test_raise_on_failure(compact, bad):
+    compactor = SummarizationCompactor(Model(bad), approximate_summary_tokens=100, raise_on_failure=True)
+    with pytest.raises(RuntimeError, match="no usable summary"):
+        compact(compactor, chat(20), 600)
+
+
+def test_raise_on_failure_does_not_end_a_run():
+    compactor = SummarizationCompactor(Model(ValueError()), approximate_summary_tokens=100, raise_on_failure=True)
+    messages = chat(20)
+    state = State(schema={}, data={"messages": messages})
+    CompactionHook(compactor, context_window=1000).run(state)
+    assert len(state.data["messages"]) == len(messages)
+    assert state.data["messages"][-1] is messages[-1]
+
+
+def test_a_model_that_hangs_is_not_waited_for(compact):
+    release = threading.Event()
+
+    class Hanging(Model):
+        def run(self, messages, **_):
+            release.wait(10)
+
+        async def _run_async(self, messages, **_):
+            await asyncio.Event().wait()
+
+    try:
+        compactor = SummarizationCompactor(Hanging(), approximate_summary_tokens=100, timeout=0.05)
+        assert "Question" in summaries(compact(compactor, chat(20), 600))[0].text
+    finally:
+        release.set()
+
+
+def test_calls_and_usage_are_reported():
+    compactor = SummarizationCompactor(Model("", GOOD), approximate_summary_tokens=100)
+    report = compactor.run(messages=chat(20), target_tokens=600)["report"]
+    assert (report.llm_calls, report.llm_usage) == (2, {"total_tokens": 14})
+    assert report.strategy == "summarize_older"
+    assert report.reached_target
+
+
+# More than fits the summarizer's window
+
+
+@pytest.mark.parametrize("words", [40, 2000], ids=["many turns", "giant messages"])
+@pytest.mark.parametrize("window", [2000, 4000, 9000])
+def test_no_prompt_exceeds_the_summarizers_window(compact, window, words):
+    model = Model()
+    messages = chat(200 if words == 40 else 12, words=words)
+    compactor = SummarizationCompactor(model, approximate_summary_tokens=300, summarizer_context_window=window)
+    result = compact(compactor, messages, 600)
+    assert [told_by(note) for note in summaries(result)] == [GOOD]
+    assert len(model.prompts) > 2
+    assert max(map(size, model.prompts)) + 300 <= window
+    merging = [prompt for prompt in model.prompts if "summaries of consecutive parts" in prompt[-1].text]
+    assert merging
+    asked_of_history = [prompt[-1].text for prompt in model.prompts if prompt not in merging]
+    for turn in range(12 - 2):
+        assert sum(f"| Question {turn}:" in text for text in asked_of_history) == 1
+
+
+def test_one_call_when_it_fits():
+    model, messages = Model(), chat(400)
+    SummarizationCompactor(model, summarizer_context_window=200_000).compact(messages, 2000, COUNTER)
+    assert len(model.prompts) == 1
+
+
+def test_chunks_end_where_turns_end():
+    model, messages = Model(), chat(200)
+    SummarizationCompactor(model, summarizer_context_window=4000, approximate_summary_tokens=300).compact(
+        messages, 600, COUNTER
+    )
+    chunks = [prompt[-1].text for prompt in model.prompts if " transcript ===" in prompt[-1].text]
+    assert len(chunks) > 2
+    for chunk in chunks:
+        record = chunk.split(" transcript ===\n")[1]
+        assert record.startswith("user:\n| Question")
+        assert record.count("user:\n") == record.count("assistant:\n")
+
+
+def test_a_giant_message_is_clipped_head_and_tail():
+    model = Model()
+    messages = run_of(2)
+    messages[2:2] = step("read_log", "BEGINNING " + "all checks passed " * 20_000 + " THE-END", call_id="g")
+    SummarizationCompactor(model, summarizer_context_window=6000).compact(messages, 500, COUNTER)
+    giant = next(prompt[-1].text for prompt in model.prompts if "BEGINNING" in prompt[-1].text)
+    assert "THE-END" in giant
+    assert "characters left out ...]" in giant
+
+
+def test_the_earlier_summary_is_only_shown_to_the_last_call():
+    model = Model()
+    compactor = SummarizationCompactor(model, approximate_summary_tokens=300, summarizer_context_window=4000)
+    first = compactor.compact(chat(20), 600, COUNTER)
+    model.prompts.clear()
+    compactor.compact([*first[:-1], *chat(100)[1:]], 600, COUNTER)
+    with_earlier = [position for position, prompt in enumerate(model.prompts) if "earlier summary =" in prompt[-1].text]
+    assert with_earlier == [len(model.prompts) - 1]
+
+
+@pytest.mark.parametrize("turns", range(20, 60, 4))
+def test_the_earlier_summary_takes_room_too(turns):
+    long = " ".join(f"Answer {number}: high tide at noon." for number in range(80))
+    model = Model(long, GOOD)
+    compactor = SummarizationCompactor(model, approximate_summary_tokens=600, summarizer_context_window=4000)
+    first = compactor.compact(chat(40), 1200, COUNTER)
+    assert told_by(summaries(first)[0]) == long
+    model.prompts.clear()
+    compactor.compact([*first[:-1], *chat(turns)[1:]], 900, COUNTER)
+    assert model.prompts
+    assert max(map(size, model.prompts)) + 600 <= 4000
+
+
+def test_a_chunk_that_fails_gets_a_digest_and_the_others_their_summary():
+    class FailsOnce(Model):
+        def run(self, messages, **_):
+            if "part 2 of" in messages[-1].text and "consecutive" not in messages[-1].text:
+                raise ValueError("overloaded")
+            return super().run(messages)
+
+    model = FailsOnce()
+    compactor = SummarizationCompactor(model, approximate_summary_tokens=300, summarizer_context_window=4000)
+    result = compactor.compact(chat(200), 600, COUNTER)
+    assert told_by(summaries(result)[0]) == GOOD
+    merging = model.prompts[-1][-1].text
+    assert "| ## Goal" in merging
+    assert "Question" in merging
+
+
+def test_chunks_are_summarized_at_the_same_time(compact):
+    """Each of the first three calls waits until all three are there."""
+    arrived = threading.Barrier(3)
+    on_the_loop = []
+
+    class Concurrent(Model):
+        def run(self, messages, **_):
+            if "consecutive" not in messages[-1].text:
+                arrived.wait(5)
+            return super().run(messages)
+
+        async def _run_async(self, messages, **_):
+            if "consecutive" not in messages[-1].text:
+                on_the_loop.append(messages)
+                while len(on_the_loop) < 3:
+                    await asyncio.sleep(0)
+            return Model.run(self, messages)
+
+    model, messages = Concurrent(), chat(40, words=160)
+    room = size(messages) // 5 * 2
+    compactor = SummarizationCompactor(
+        model, approximate_summary_tokens=300, summarizer_context_window=room + 900, timeout=5
+    )
+    result = compact(compactor, messages, 600)
+    assert len(model.prompts) == 3 + 1
+    assert told_by(summaries(result)[0]) == GOOD
+
+
+def test_the_window_of_the_hook_is_the_default():
+    model, messages = Model(), chat(300)
+    window = 8000
+    state = State(schema={}, data={"messages": messages})
+    compactor = SummarizationCompactor(model, approximate_summary_tokens=300)
+    CompactionHook(compactor, context_window=window).run(state)
+    assert len(model.prompts) > 1
+    assert max(map(size, model.prompts)) + 300 <= window
+    model.prompts.clear()
+    compactor.compact(messages, 3000, COUNTER)
+    assert len(model.prompts) == 1
+
+
+def test_a_window_too_small_for_any_transcript_leaves_it_to_the_digest():
+    model = Model()
+    state = State(schema={}, data={"messages": chat(40)})
+    CompactionHook(SummarizationCompactor(model, approximate_summary_tokens=100), context_window=700).run(state)
+    assert model.prompts == []
+    assert summaries(state.data["messages"])
+
+
+# Other languages, other counters
+
+
+def test_chinese():
+    questions = ("今天的潮汐什么时候到最高点？请不要修改配置文件。" * 4, "最高潮在中午十二点半，配置文件没有修改。" * 4)
+    messages = [ChatMessage.from_system("你回答潮汐问题。")]
+    for _ in range(40):
+        messages += [ChatMessage.from_user(questions[0]), ChatMessage.from_assistant(questions[1])]
+    messages.append(ChatMessage.from_user("明天呢？"))
+    summary = "## 目标\n- 用户想知道潮汐最高点的时间：中午十二点半。不要修改配置文件。"
+    model = Model(summary)
+    result = SummarizationCompactor(model, summarizer_context_window=3000, approximate_summary_tokens=400).compact(
+        messages, 1500, COUNTER
+    )
+    assert told_by(summaries(result)[0]) == summary
+    assert max(map(size, model.prompts)) + 400 <= 3000
+    digest = SummarizationCompactor(approximate_summary_tokens=400).compact(messages, 1500, COUNTER)
+    assert "潮汐" in summaries(digest)[0].text
+    assert size(digest) <= 1500
+
+
+def test_a_counter_that_only_takes_whole_conversations(compact):
+    class Provider(EstimateTokenCounter):
+        additive = False
+
+        def count(self, messages, tools=None):
+            assert provider_fault(messages) is None
+            return 2 * COUNTER.count(messages, tools)
+
+    messages = run_of(20)
+    counter = Provider()
+    target = counter.count(messages) // 2
+    result = compact(SummarizationCompactor(Model(), approximate_summary_tokens=100), messages, target, counter)
+    assert counter.count(result) <= target
+    assert len(summaries(result)) == 1
+
+
+@pytest.mark.parametrize(
+    "counter", [EstimateTokenCounter(), ApproximateTokenCounter()], ids=lambda it: type(it).__name__
+)
+def test_the_digest_keeps_to_its_length_by_the_counter_in_use(counter):
+    messages = run_of(40)
+    result = SummarizationCompactor(approximate_summary_tokens=200).compact(messages, 1000, counter)
+    assert counter.count(summaries(result)) <= 200
+    assert counter.count(result) <= 1000
+
+
+@pytest.mark.parametrize("generator", [Model(), None], ids=["model", "digest"])
+def test_no_message_is_counted_twice(generator):
+    class Recording(EstimateTokenCounter):
+        def count(self, messages, tools=None):
+            counted.extend(map(id, messages))
+            return super().count(messages, tools)
+
+    messages, counted = [*chat(200)[:-1], *run_of(100)[1:]], []
+    compactor = SummarizationCompactor(generator, summarizer_context_window=4000)
+    assert compactor.compact(messages, size(messages) // 4, Recording())
+    of_ours = [key for key in counted if key in set(map(id, messages))]
+    assert len(of_ours) == len(set(of_ours))
+
+
+# As a component
+
+
+def test_yaml_round_trip_with_the_chat_generator(monkeypatch):
+    monkeypatch.setenv("SUMMARIZER_KEY", "secret-value")
+    compactor = SummarizationCompactor(
+        OpenAIChatGenerator(api_key=Secret.from_env_var("SUMMARIZER_KEY"), model="gpt-5.4-nano"),
+        min_keep_steps=2,
+        approximate_summary_tokens=500,
+        summarizer_context_window=16_000,
+        summary_instruction="Summarize, please.",
+        raise_on_failure=True,
+        timeout=9.5,
+        preserve_recent_turns=3,
+        target_tokens=4000,
+    )
+    pipeline = Pipeline()
+    pipeline.add_component("compactor", compactor)
+    text = pipeline.dumps()
+    assert "secret-value" not in text
+    loaded = Pipeline.loads(text).get_component("compactor")
+    assert component_to_dict(loaded, "compactor") == component_to_dict(compactor, "compactor")
+    assert loaded.chat_generator.model == "gpt-5.4-nano"
+    without = component_to_dict(SummarizationCompactor(), "compactor")
+    assert component_from_dict(SummarizationCompactor, without, "compactor").chat_generator is None
+
+
+def test_the_lifecycle_reaches_the_chat_generator():
+    seen = []
+
+    class Resource(Model):
+        def warm_up(self):
+            seen.append("warm_up")
+
+        async def warm_up_async(self):
+            seen.append("warm_up_async")
+
+        def close(self):
+            seen.append("close")
+
+        async def close_async(self):
+            seen.append("close_async")
+
+    compactor = SummarizationCompactor(Resource())
+    compactor.warm_up()
+    compactor.close()
+    asyncio.run(compactor.warm_up_async())
+    asyncio.run(compactor.close_async())
+    assert seen == ["warm_up", "close", "warm_up_async", "close_async"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_keep_steps": -1}, "`min_keep_steps` must be at least 0, got -1"),
+        ({"approximate_summary_tokens": 0}, "`approximate_summary_tokens` must be at least 1, got 0"),
+        ({"timeout": 0}, "`timeout` must be greater than 0 seconds, got 0"),
+        ({"summarizer_context_window": 1200}, "got 1200. With these settings it must be at least"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        SummarizationCompactor(**options)
+
+
+def test_the_smallest_window_that_an_error_names_is_accepted():
+    with pytest.raises(ValueError, match="at least") as error:
+        SummarizationCompactor(summarizer_context_window=1)
+    smallest = int(str(error.value).split()[-1].rstrip("."))
+    SummarizationCompactor(summarizer_context_window=smallest)
+    with pytest.raises(ValueError, match=f"at least {smallest}"):
+        SummarizationCompactor(summarizer_context_window=smallest - 1)
