@@ -6,7 +6,7 @@
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -62,11 +62,11 @@ def changes_between(before: Sequence[ChatMessage], after: Sequence[ChatMessage])
     :param after: The messages that it returned.
     :returns: What was kept, removed, rewritten and added, each in the order of the conversation it comes from.
     """
-    ids_before, ids_after = set(map(id, before)), set(map(id, after))
-    gone = _by_gap(before, kept=ids_after)
+    kept_before, kept_after = _kept(before, after), _kept(after, before)
+    gone = _by_gap(before, kept_before)
     rewritten: list[tuple[ChatMessage, ChatMessage]] = []
     added: list[ChatMessage] = []
-    for gap, messages in _by_gap(after, kept=ids_before).items():
+    for gap, messages in _by_gap(after, kept_after).items():
         for original, message in _versions(gone[gap], messages):
             if original is None:
                 added.append(message)
@@ -74,7 +74,7 @@ def changes_between(before: Sequence[ChatMessage], after: Sequence[ChatMessage])
                 rewritten.append((original, message))
     replaced = {id(original) for original, _ in rewritten}
     return Changes(
-        kept=[message for message in after if id(message) in ids_before],
+        kept=[message for message, kept in zip(after, kept_after, strict=True) if kept],
         removed=[message for messages in gone.values() for message in messages if id(message) not in replaced],
         rewritten=rewritten,
         added=added,
@@ -188,7 +188,7 @@ class CompactionPass:
         floor = self._floor()
         if not any(map(carries_content, changes.added)):
             floor.update(id(message) for message in changes.removed if is_summary(message))
-        lost = {id(message) for message in changes.removed if id(message) in floor}
+        lost = {id(message) for message in changes.removed if id(message) in floor} - set(map(id, compacted))
         tampered = {id(after): before for before, after in changes.rewritten if is_pinned(before)}
         compacted = [tampered.get(id(message), message) for message in compacted]
         return repaired(self._restored(compacted, lost) if lost else compacted)
@@ -296,12 +296,22 @@ def _unmarked(message: ChatMessage) -> ChatMessage:
     return replace(message, _meta={key: value for key, value in message.meta.items() if key != CURRENT_TASK_META_KEY})
 
 
-def _by_gap(messages: Sequence[ChatMessage], *, kept: set[int]) -> dict[int, list[ChatMessage]]:
+def _kept(messages: Sequence[ChatMessage], others: Sequence[ChatMessage]) -> list[bool]:
+    """Whether each message is in the other list, too. One that comes several times is matched from the newest on."""
+    left = Counter(map(id, others))
+    flags = []
+    for message in reversed(messages):
+        flags.append(left[id(message)] > 0)
+        left[id(message)] -= 1
+    return flags[::-1]
+
+
+def _by_gap(messages: Sequence[ChatMessage], kept: Sequence[bool]) -> dict[int, list[ChatMessage]]:
     """The messages that were not kept, by the number of kept messages before them."""
     gap = 0
     found = defaultdict(list)
-    for message in messages:
-        if id(message) in kept:
+    for message, is_kept in zip(messages, kept, strict=True):
+        if is_kept:
             gap += 1
         else:
             found[gap].append(message)

@@ -110,7 +110,7 @@ class SummaryWriter:
             for group, answer in zip(groups, answers, strict=True):
                 beneath = [message for part in group for message in part.messages]
                 text = answer.text or stand_in(beneath, "", answer.fault)
-                parts.append(self._fitted(self._quoted(text, beneath), room))
+                parts.append(self._fitted(self._quoted(text, beneath), room // 2))
             title = "summaries of consecutive parts, oldest first"
 
     def _transcript(self, units: Sequence[Sequence[ChatMessage]], room: int) -> Iterator[_Part]:

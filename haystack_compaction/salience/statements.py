@@ -19,7 +19,7 @@ from haystack_compaction.salience.terms import Content, Reader
 
 # A conversation of up to so many characters is read word by word. Of a longer one, so many of its most unusual lines
 # are, and what is usual is learned from a sample.
-_READ_WHOLE_CHARACTERS = 300_000
+_READ_WHOLE_CHARACTERS = 800_000
 _READ_CHARACTERS = 50_000
 _SAMPLE_CHARACTERS = 150_000
 
