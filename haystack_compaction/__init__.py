@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Any
 from haystack.core.serialization import allow_deserialization_module
 
 if TYPE_CHECKING:
+    from haystack_compaction.chat_generator import CompactingChatGenerator as CompactingChatGenerator
     from haystack_compaction.compactors.base import Compactor as Compactor
+    from haystack_compaction.compactors.hybrid import HybridCompactor as HybridCompactor
+    from haystack_compaction.compactors.importance_scoring import (
+        ImportanceScoringCompactor as ImportanceScoringCompactor,
+    )
+    from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor as SelectivePruningCompactor
     from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor as SlidingWindowCompactor
+    from haystack_compaction.compactors.summarization import SummarizationCompactor as SummarizationCompactor
+    from haystack_compaction.compactors.tool_result_pruning import (
+        ToolResultPruningCompactor as ToolResultPruningCompactor,
+    )
+    from haystack_compaction.compactors.truncation import TruncationCompactor as TruncationCompactor
     from haystack_compaction.config import CompactionConfig as CompactionConfig
     from haystack_compaction.conversation.notes import pin as pin
     from haystack_compaction.conversation.pairing import repair_tool_pairs as repair_tool_pairs
@@ -24,13 +35,20 @@ __version__ = "0.1.0"
 
 # Each name is imported when it is first asked for, which keeps `import haystack_compaction` fast.
 _MODULES = {
+    "CompactingChatGenerator": "chat_generator",
     "CompactionConfig": "config",
     "CompactionHook": "hook",
     "CompactionReport": "report",
     "Compactor": "compactors.base",
     "EstimateTokenCounter": "tokens.estimate",
+    "HybridCompactor": "compactors.hybrid",
+    "ImportanceScoringCompactor": "compactors.importance_scoring",
+    "SelectivePruningCompactor": "compactors.selective_pruning",
     "SlidingWindowCompactor": "compactors.sliding_window",
+    "SummarizationCompactor": "compactors.summarization",
     "TiktokenCounter": "tokens.tiktoken_counter",
+    "ToolResultPruningCompactor": "compactors.tool_result_pruning",
+    "TruncationCompactor": "compactors.truncation",
     "pin": "conversation.notes",
     "repair_tool_pairs": "conversation.pairing",
 }

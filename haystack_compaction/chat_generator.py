@@ -211,7 +211,7 @@ class CompactingChatGenerator:
         """Let a pipeline connect what the wrapped chat generator takes beyond the usual."""
         usual = inspect.signature(self.run).parameters
         for name, parameter in inspect.signature(self.chat_generator.run).parameters.items():
-            if name not in usual and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            if name not in usual and parameter.default is not parameter.empty:
                 component.set_input_type(self, name, Any, parameter.default)
 
     def _resources(self) -> list[object]:

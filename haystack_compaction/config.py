@@ -4,15 +4,39 @@
 
 """Every option in one place, for code that reads its settings from somewhere."""
 
-from dataclasses import asdict, dataclass
+import inspect
+from dataclasses import dataclass, fields
 from typing import Any
 
-from haystack_compaction.compactors.base import Compactor
+from haystack.components.generators.chat.types import ChatGenerator
+from haystack.core.serialization import component_from_dict, component_to_dict
+from haystack.utils.deserialization import deserialize_component_inplace
+
+from haystack_compaction.compactors.base import Compactor, CompactorOptions
+from haystack_compaction.compactors.hybrid import HybridCompactor
+from haystack_compaction.compactors.importance_scoring import ImportanceScoringCompactor
+from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
+from haystack_compaction.compactors.summarization import SummarizationCompactor
+from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
+from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.hook import CompactionHook
 
+_SAME_MODEL = "same"
+
 #: The compactor behind each strategy's name.
-STRATEGIES: dict[str, type[Compactor]] = {compactor.strategy: compactor for compactor in (SlidingWindowCompactor,)}
+STRATEGIES: dict[str, type[Compactor]] = {
+    compactor.strategy: compactor
+    for compactor in (
+        SlidingWindowCompactor,
+        SummarizationCompactor,
+        SelectivePruningCompactor,
+        ImportanceScoringCompactor,
+        HybridCompactor,
+        ToolResultPruningCompactor,
+        TruncationCompactor,
+    )
+}
 
 
 @dataclass(kw_only=True)
@@ -30,7 +54,7 @@ class CompactionConfig:
     hook = config.build_hook(context_window=128_000)
     ```
 
-    :param strategy: The name of the strategy.
+    :param strategy: The name of the strategy, or a compactor of your own, which then brings its own options.
     :param trigger_threshold_tokens: The size in tokens from which on a pipeline node compacts, at least 1.
     :param target_tokens: The size in tokens that it compacts down to, at least 1 and at most the trigger.
     :param preserve_recent_turns: How many of the newest turns before the current task stay, at least 0.
@@ -40,7 +64,7 @@ class CompactionConfig:
     :raises ValueError: If a setting is out of its range, or the strategy is unknown.
     """
 
-    strategy: str = "sliding_window"
+    strategy: str | Compactor = "sliding_window"
     trigger_threshold_tokens: int = 100_000
     target_tokens: int = 80_000
     preserve_recent_turns: int = 10
@@ -48,37 +72,56 @@ class CompactionConfig:
     summarization_model: str = "same"
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
+        if isinstance(self.strategy, str) and self.strategy not in STRATEGIES:
             raise ValueError(f"Unknown strategy '{self.strategy}'. Known strategies: {', '.join(STRATEGIES)}.")
-        if not self.summarization_model:
-            raise ValueError("`summarization_model` must be 'same' or the name of a model, got an empty text.")
-        self.build_compactor()
+        if not isinstance(self.strategy, (str, Compactor)):
+            raise ValueError(f"`strategy` must be a name or a compactor, got {self.strategy!r}.")
+        model = self.summarization_model
+        if not isinstance(model, str) or not model:
+            raise ValueError(f"`summarization_model` must be '{_SAME_MODEL}' or the name of a model, got {model!r}.")
+        # The base class knows the ranges of the options that all strategies share.
+        Compactor(**self._options)
 
-    def build_compactor(self) -> Compactor:
+    def build_compactor(self, chat_generator: ChatGenerator | None = None) -> Compactor:
         """
         Build the compactor that the settings describe.
 
-        :returns: A new compactor.
+        :param chat_generator: What writes summaries and judges importance, for strategies that can use a model; None
+            for the ways of doing it without one. With a `summarization_model` a copy of it with that model is used.
+        :returns: A new compactor, or the one that was given as the strategy.
+        :raises ValueError: If a `summarization_model` is set and no generator is given that can be copied with it.
         """
-        return STRATEGIES[self.strategy](
-            preserve_recent_turns=self.preserve_recent_turns,
-            preserve_system_prompt=self.preserve_system_prompt,
-            trigger_threshold_tokens=self.trigger_threshold_tokens,
-            target_tokens=self.target_tokens,
-        )
+        if isinstance(self.strategy, Compactor):
+            return self.strategy
+        compactor = STRATEGIES[self.strategy]
+        if "chat_generator" not in inspect.signature(compactor.__init__).parameters:
+            return compactor(**self._options)
+        if self.summarization_model != _SAME_MODEL:
+            chat_generator = _with_model(chat_generator, self.summarization_model)
+        return compactor(chat_generator=chat_generator, **self._options)  # type: ignore[call-arg]
 
-    def build_hook(self, context_window: int) -> CompactionHook:
+    @property
+    def _options(self) -> CompactorOptions:
+        return {
+            "preserve_recent_turns": self.preserve_recent_turns,
+            "preserve_system_prompt": self.preserve_system_prompt,
+            "trigger_threshold_tokens": self.trigger_threshold_tokens,
+            "target_tokens": self.target_tokens,
+        }
+
+    def build_hook(self, context_window: int, chat_generator: ChatGenerator | None = None) -> CompactionHook:
         """
         Build the Agent hook that the settings describe.
 
         :param context_window: The model's context window in tokens, at least 1.
+        :param chat_generator: See `build_compactor`.
         :returns: A new hook that compacts at `trigger_threshold_tokens` down to `target_tokens`. Where the window is no
             larger than the trigger, at 70 % of it down to 40 %.
         """
         if self.trigger_threshold_tokens >= context_window:
-            return CompactionHook(self.build_compactor(), context_window=context_window)
+            return CompactionHook(self.build_compactor(chat_generator), context_window=context_window)
         return CompactionHook(
-            self.build_compactor(),
+            self.build_compactor(chat_generator),
             context_window=context_window,
             compact_at=self.trigger_threshold_tokens / context_window,
             # A hook's target is below its trigger, if only by a token.
@@ -89,9 +132,12 @@ class CompactionConfig:
         """
         Serialize the settings.
 
-        :returns: A dictionary of plain values.
+        :returns: A dictionary of plain values, with the dictionary of the compactor where that is one's own.
         """
-        return asdict(self)
+        data = {setting.name: getattr(self, setting.name) for setting in fields(self)}
+        if isinstance(self.strategy, Compactor):
+            data["strategy"] = component_to_dict(obj=self.strategy, name="strategy")
+        return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "CompactionConfig":
@@ -106,4 +152,21 @@ class CompactionConfig:
         if unknown:
             known = ", ".join(cls.__dataclass_fields__)
             raise ValueError(f"Unknown setting {', '.join(map(repr, unknown))}. Known settings: {known}.")
+        data = dict(data)
+        if isinstance(data.get("strategy"), dict):
+            deserialize_component_inplace(data, key="strategy")
         return cls(**data)
+
+
+def _with_model(chat_generator: ChatGenerator | None, model: str) -> ChatGenerator:
+    """A copy of a chat generator that uses another model."""
+    data = None if chat_generator is None else component_to_dict(obj=chat_generator, name="chat_generator")
+    if data is None or "model" not in data["init_parameters"]:
+        raise ValueError(
+            f"`summarization_model='{model}'` needs a chat generator with a `model` to make a copy of, got "
+            f"{type(chat_generator).__name__}. Give one to `chat_generator`, or set `summarization_model` to "
+            f"'{_SAME_MODEL}'."
+        )
+    data["init_parameters"]["model"] = model
+    copied: ChatGenerator = component_from_dict(cls=type(chat_generator), data=data, name="chat_generator")
+    return copied

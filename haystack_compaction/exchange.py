@@ -151,7 +151,6 @@ class Exchange:
             if not (yield from self._compact(self.guard.passes_after_refusal(self._current, *overflow_sizes(answer)))):
                 break
             self._retries += 1
-            self.known.keep(KnownConversation(self.messages, self._current, self.guard))
             answer = yield self.request.attempt(self._current)
         if isinstance(answer, Exception):
             raise self._explained(answer)
@@ -161,8 +160,8 @@ class Exchange:
         tokens = yield Attempt.in_thread(self._look)
         if isinstance(tokens, Exception):
             logger.error("The conversation could not be measured; it is sent as it is.", exc_info=tokens)
-        elif self.guard.is_due(tokens) and (yield from self._compact(self.guard.passes(self._current, tokens))):
-            self.known.keep(KnownConversation(self.messages, self._current, self.guard))
+        elif self.guard.is_due(tokens):
+            yield from self._compact(self.guard.passes(self._current, tokens))
 
     def _look(self) -> int:
         """Find out what is known of the conversation and how large it is by now."""
@@ -194,14 +193,16 @@ class Exchange:
                 after=report.tokens_after,
                 target=report.target_tokens,
             )
+        # What came of a try counts also when it came to nothing: the guard has learned from it.
+        self.known.keep(KnownConversation(self.messages, self._current, self.guard))
         return bool(report.compacted)
 
     def _may_retry(self, answer: Any) -> bool:
         if not self._is_refusal(answer) or self._retries >= self.max_retries or self.request.has_streamed:
             return False
         logger.warning(
-            "The provider refused the request as too long: {error}. It is compacted harder and sent again. If this "
-            "happens often, `context_window` is larger than the model's window.",
+            "The provider refused the request as too long ({error}). It is compacted harder and sent again. If this "
+            "happens often, set `context_window` to the size of the model's window.",
             error=answer,
         )
         return True

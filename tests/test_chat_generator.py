@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 
 import openai
@@ -26,10 +27,13 @@ from servers.openai_chat import StrictOpenAIServer
 
 from haystack_compaction import CompactionReport, EstimateTokenCounter, SlidingWindowCompactor, pin
 from haystack_compaction.chat_generator import CompactingChatGenerator
+from haystack_compaction.compaction_pass import run_passes
 from haystack_compaction.compactors.summarization import SummarizationCompactor
+from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.notes import is_note
 from haystack_compaction.overflow import is_context_overflow
-from haystack_compaction.window import ContextWindowError
+from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.window import ContextWindowError, Window, WindowGuard
 
 COUNTER = EstimateTokenCounter()
 REPORT = "context_compaction_report"
@@ -379,6 +383,25 @@ def test_the_same_call_again_costs_no_summary():
     assert len(calls) == calls_at_first > 0
 
 
+@pytest.mark.parametrize("failure", [None, OSError("the summarizer is gone")])
+def test_what_does_not_help_is_not_tried_at_every_call(failure):
+    tries = []
+
+    class Helpless:
+        def compact(self, messages, target_tokens, token_counter):
+            tries.append(len(messages))
+            if failure:
+                raise failure
+
+    model = ScriptedChatGenerator(lambda number, messages: ChatMessage.from_assistant("Yes."))
+    generator = CompactingChatGenerator(model, Helpless(), context_window=10_000)
+    messages = chat(140)
+    assert COUNTER.count(messages) > 0.7 * 10_000
+    for _ in range(20):
+        messages.extend([*generator.run(messages)["replies"], ChatMessage.from_user("And now?")])
+    assert len(tries) == 1
+
+
 def test_a_compaction_survives_a_failing_call():
     calls, failures = [], [ConnectionError("gone")]
 
@@ -443,6 +466,37 @@ def test_conversations_are_forgotten_in_the_end():
     model.requests.clear()
     gc.collect()
     assert gone() is None
+
+
+# What usage teaches
+
+
+def test_the_first_reply_already_says_how_large_tokens_are():
+    def reply(number, messages):
+        usage = {"prompt_tokens": 2 * COUNTER.count(messages), "completion_tokens": 1}
+        return ChatMessage.from_assistant("Yes.", meta={"usage": usage})
+
+    model = ScriptedChatGenerator(reply)
+    generator = CompactingChatGenerator(model, SlidingWindowCompactor(), context_window=4_000)
+    messages = [ChatMessage.from_user("When is high tide? " * 350)]
+    messages.extend([*generator.run(messages)["replies"], ChatMessage.from_user("And tomorrow?")])
+    assert 0.35 * 4_000 < COUNTER.count(messages) < 0.6 * 4_000
+    generator.run(messages)
+    assert 2 * COUNTER.count(model.requests[-1]) <= 0.4 * 4_000
+
+
+def test_the_usage_of_a_reply_that_was_shortened_is_not_read_again():
+    guard = WindowGuard(Window(context_window=1_000), TruncationCompactor(), TokenLedger())
+    messages = [ChatMessage.from_user("Tell me all about tides.")]
+    guard.observe(messages, None)
+    told = ChatMessage.from_assistant("The tide rises and falls. " * 120)
+    usage = {"prompt_tokens": COUNTER.count(messages), "completion_tokens": COUNTER.count([told])}
+    messages.append(replace(told, _meta={"usage": usage}))
+    messages.append(ChatMessage.from_user("And the moon?"))
+    compacted, report = run_passes(guard.passes(messages, guard.observe(messages, None)))
+    assert report.rewritten_messages == 1
+    guard.observe([*compacted, ChatMessage.from_user("Please.")], None)
+    assert guard.ratio == pytest.approx(1.0, rel=0.05)
 
 
 # The wrapper

@@ -4,8 +4,10 @@
 
 import pytest
 from haystack.components.agents import Agent
+from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
-from samples import ScriptedChatGenerator
+from haystack.utils import Secret
+from samples import ScriptedChatGenerator, chat, run_of
 
 from haystack_compaction import CompactionConfig, CompactionHook, SlidingWindowCompactor
 
@@ -64,3 +66,59 @@ def test_round_trip():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         CompactionConfig.from_dict(settings)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "sliding_window",
+        "summarize_older",
+        "selective_pruning",
+        "importance_scoring",
+        "hybrid",
+        "tool_result_pruning",
+        "truncation",
+    ],
+)
+def test_every_strategy_has_a_name(strategy):
+    compactor = CompactionConfig(strategy=strategy, preserve_recent_turns=1).build_compactor()
+    assert compactor.strategy == strategy
+    assert compactor.preserve_recent_turns == 1
+    report = compactor.run(messages=[*chat(30)[:-1], *run_of(10, words=900)[1:]], target_tokens=2_000)["report"]
+    assert report.compacted
+    assert report.strategy == strategy
+
+
+@pytest.mark.parametrize("strategy", ["summarize_older", "importance_scoring", "hybrid"])
+def test_the_generator_at_hand_is_used(strategy):
+    generator = ScriptedChatGenerator(lambda number, messages: ChatMessage.from_assistant("[]"))
+    config = CompactionConfig(strategy=strategy, preserve_recent_turns=0)
+    assert config.build_compactor(generator).chat_generator is generator
+    assert config.build_hook(8_000, generator).compactor.chat_generator is generator
+
+
+def test_another_model_is_a_copy_of_the_generator_at_hand():
+    generator = OpenAIChatGenerator(api_key=Secret.from_env_var("NO_KEY", strict=False), model="gpt-5.4", timeout=7.0)
+    config = CompactionConfig(strategy="summarize_older", summarization_model="gpt-5.4-nano")
+    copied = config.build_compactor(generator).chat_generator
+    assert (copied.model, copied.timeout) == ("gpt-5.4-nano", 7.0)
+    assert generator.model == "gpt-5.4"
+
+
+def test_another_model_without_a_generator_is_refused():
+    config = CompactionConfig(strategy="summarize_older", summarization_model="gpt-5.4-nano")
+    with pytest.raises(ValueError, match="needs a chat generator with a `model`"):
+        config.build_compactor()
+
+
+def test_a_compactor_of_ones_own():
+    own = SlidingWindowCompactor(min_keep_steps=7)
+    config = CompactionConfig(strategy=own)
+    assert config.build_compactor() is own
+    assert CompactionConfig.from_dict(config.to_dict()).build_compactor().to_dict() == own.to_dict()
+
+
+@pytest.mark.parametrize("value", ["3", None, 1.5, True])
+def test_a_number_that_is_no_whole_number_is_refused(value):
+    with pytest.raises(ValueError, match="`preserve_recent_turns` must be a whole number"):
+        CompactionConfig(preserve_recent_turns=value)

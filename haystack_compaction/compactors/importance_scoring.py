@@ -43,7 +43,8 @@ class ImportanceScoringCompactor(Compactor):
 
     A unit is a turn of the history or a step of the current task; it is kept or removed whole. Without a `threshold`,
     units go in the order of their score, lowest first, until the rest fits the target. With one, a pass removes exactly
-    the units that score below it. A note tells how much is gone.
+    the units that score below it. A note tells how much is gone; where the built-in scorer removes by rank it is a
+    digest, which also tells what was said there.
 
     Who scores: the `scorer` if there is one, else the `chat_generator`, else a built-in scorer that looks for rules,
     decisions, exact values and what later messages come back to (`docs/fidelity.md` describes it). The built-in scorer

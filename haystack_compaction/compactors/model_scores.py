@@ -79,7 +79,9 @@ def _prompt(units: Sequence[Sequence[ChatMessage]], task: str) -> Prompt:
     for number, unit in enumerate(units, 1):
         transcript = _shortened("\n".join(filter(None, map(_transcript, unit))), _UNIT_CHARACTERS)
         lines.append(json.dumps({"number": number, "transcript": transcript}, ensure_ascii=False))
-    return [ChatMessage.from_system(_INSTRUCTION), ChatMessage.from_user("\n".join(lines))]
+    # Half of a surrogate pair is no text that a request can hold.
+    text = "\n".join(lines).encode("utf-8", "replace").decode("utf-8")
+    return [ChatMessage.from_system(_INSTRUCTION), ChatMessage.from_user(text)]
 
 
 def _transcript(message: ChatMessage) -> str:

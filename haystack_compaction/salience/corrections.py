@@ -7,7 +7,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from haystack_compaction.salience.statements import Statement, Voice
+from haystack_compaction.salience.statements import QUESTION_MARKS, Statement, Voice
 from haystack_compaction.salience.terms import terms_of
 from haystack_compaction.salience.weights import Scale
 
@@ -19,8 +19,9 @@ _MOST_STATEMENTS_OF_A_SUBJECT = 12
 _SAID_AGAIN = {True: 0.6, False: 0.75}
 _SAID_AGAIN_WITH_CUE = {True: 0.3, False: 0.4}
 
-# How much of the stale statement another one must say again to be a repetition of it.
-_SAME_SUBJECT = 0.4
+# How much of the stale statement another one must say again to be a repetition of it: with the stale value in it, and
+# with a stale name.
+_SAME_SUBJECT = {True: 0.4, False: 0.6}
 
 # Values of these kinds can take each other's place.
 _COMPARABLE = {"amount": "number", "hash": "id", "version": "number"}
@@ -74,7 +75,7 @@ def _put_right(
     best, most_said_again = None, 0.0
     for older in sorted(candidates):
         old = statements[older]
-        if old.message == newer.message and old.message >= 0:
+        if (old.message == newer.message and old.message >= 0) or not _may_correct(newer, old):
             continue
         same_kind = _other_value(old, newer)
         if not same_kind and not _may_differ_in_a_name(old, newer, by_term):
@@ -83,6 +84,11 @@ def _put_right(
         if said_again >= max(enough[same_kind], most_said_again):
             best, most_said_again = older, said_again
     return best
+
+
+def _may_correct(newer: Statement, older: Statement) -> bool:
+    """The user may correct anybody, the assistant itself only."""
+    return newer.voice is Voice.USER or older.voice is newer.voice
 
 
 def _other_value(older: Statement, newer: Statement) -> bool:
@@ -109,20 +115,24 @@ def _repetitions(
 ) -> set[int]:
     """Earlier statements that have the stale value, or the stale name, and are on the same subject."""
     gone = older.content.terms - newer.content.terms
-    stale = gone & older.content.values.keys() or gone
+    stale = gone & older.content.values.keys()
+    enough = _SAME_SUBJECT[bool(stale)]
+    stale = stale or gone
     subject = {term for term in older.content.terms & newer.content.terms if _is_telling(term, by_term)}
     candidates = {index for term in stale if _is_telling(term, by_term) for index in by_term[term]}
     return {
         index
         for index in candidates
         if not subject.isdisjoint(statements[index].content.terms)
-        and _said_again(older, statements[index], scale) >= _SAME_SUBJECT
+        and _said_again(older, statements[index], scale) >= enough
     }
 
 
 def _may_differ_in_a_name(older: Statement, newer: Statement, by_term: dict[str, list[int]]) -> bool:
     """Whether the older statement has words that the newer one has not, no value would be lost, and more than one rare
-    word is common to both."""
+    word is common to both. Questions state nothing."""
+    if older.text.endswith(QUESTION_MARKS) or newer.text.endswith(QUESTION_MARKS):
+        return False
     lost = older.content.terms - newer.content.terms
     shared = older.content.terms & newer.content.terms
     return bool(lost) and lost.isdisjoint(older.content.values) and sum(_is_telling(t, by_term) for t in shared) > 1

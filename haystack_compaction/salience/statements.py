@@ -42,6 +42,7 @@ class Voice(Enum):
     PROBLEM = "## Open problems"
 
 
+QUESTION_MARKS = ("?", "？")
 BULLET = "- "
 # Whose unusual words are worth more.
 _HEED = {Voice.USER: 2.0, Voice.ASSISTANT: 1.0, Voice.CALL: 0.2, Voice.TOOL: 1.0, Voice.PROBLEM: 1.5}

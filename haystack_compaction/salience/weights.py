@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
-from haystack_compaction.salience.statements import Statement, Voice
+from haystack_compaction.salience.statements import QUESTION_MARKS, Statement, Voice
 from haystack_compaction.salience.terms import terms_of
 
-_VOICE = {Voice.USER: 1.0, Voice.ASSISTANT: 0.55, Voice.TOOL: 0.65, Voice.CALL: 0.2, Voice.PROBLEM: 0.8}
+_VOICE = {Voice.USER: 1.0, Voice.ASSISTANT: 0.65, Voice.TOOL: 0.65, Voice.CALL: 0.2, Voice.PROBLEM: 0.8}
 
 _RARITY, _EXACT, _REFERRED, _RELATED, _ACT = 0.6, 0.5, 0.2, 0.1, 0.1
 
@@ -136,7 +136,7 @@ class Scale:
             referred=1 - referred,
             related=min(related / 2, 1.0),
             act=float(statement.corrects or not content.terms.isdisjoint(_CUES[statement.voice])),
-            asks=statement.text.endswith(("?", "？")),
+            asks=statement.text.endswith(QUESTION_MARKS),
         )
 
     def weight(self, statement: Statement) -> float:

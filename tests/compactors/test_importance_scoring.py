@@ -296,6 +296,17 @@ def test_a_transcript_cannot_pass_for_another_unit():
     assert numbers_in(generator.requests[0]) == [1, 2, 3, 4]
 
 
+def test_half_a_surrogate_pair_does_not_reach_the_model():
+    generator = scoring_generator()
+    messages = [
+        ChatMessage.from_user("\ud800 hello " * 30),
+        ChatMessage.from_assistant("Hi."),
+        ChatMessage.from_user("?"),
+    ]
+    compact(messages, 10, chat_generator=generator)
+    assert generator.requests[0][-1].text.encode("utf-8")
+
+
 def test_units_are_shown_shortened():
     messages = [
         ChatMessage.from_user("x" * 100_000),

@@ -184,11 +184,11 @@ def counter(request, tmp_path_factory):
 @given(
     texts=st.lists(HOSTILE_TEXTS, min_size=1, max_size=12),
     previous=HOSTILE_TEXTS,
-    reply_words=st.sampled_from([20, 300]),
+    reply_words=st.sampled_from([20, 200, 300, 400]),
     data=st.data(),
 )
 def test_no_prompt_exceeds_the_window_whatever_is_in_it(counter, texts, previous, reply_words, data):
-    messages = [ChatMessage.from_user(text) for text in texts] + data.draw(conversations())
+    messages = [ChatMessage.from_user(f"tide {text} tide") for text in texts] + data.draw(conversations())
     units = [[message] for message in messages]
     window, limit = 1500, 200
     ledger = TokenLedger(counter)
@@ -201,7 +201,8 @@ def test_no_prompt_exceeds_the_window_whatever_is_in_it(counter, texts, previous
         assert all(counter.count(prompt) + limit <= window for prompt in prompts)
         reply = " ".join(f"tide {number}" for number in range(reply_words // 2))
         replies = [ChatMessage.from_assistant(f"user deploy {reply}") for _ in prompts]
-        replies[-1] = ChatMessage.from_assistant("No.")
+        if rounds == 1:
+            replies[-1] = ChatMessage.from_assistant("No.")
         try:
             prompts = writing.send(replies)
         except StopIteration as end:
