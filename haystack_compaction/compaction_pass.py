@@ -327,11 +327,13 @@ def _versions(before: list[ChatMessage], after: list[ChatMessage]) -> list[tuple
         originals = dict(zip(map(id, versions), candidates, strict=True))
         return [(originals.get(id(message)), message) for message in after]
     found: list[tuple[ChatMessage | None, ChatMessage]] = []
-    for message in after:
+    # Newest first, since what goes is mostly old: of two equals, the newer one is the one that was rewritten.
+    candidates.reverse()
+    for message in reversed(after):
         original = None if is_note(message) else _original_of(message, candidates)
         candidates = [candidate for candidate in candidates if candidate is not original]
         found.append((original, message))
-    return found
+    return found[::-1]
 
 
 def _shape(message: ChatMessage) -> tuple[ChatRole, list[str]]:
