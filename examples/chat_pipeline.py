@@ -42,9 +42,7 @@ for question in ("When is high tide in {{ port }}?", "And low tide in {{ port }}
         {"prompt": {"template": history, "template_variables": {"port": "Brest"}}}, include_outputs_from={"compactor"}
     )
     report = result["compactor"]["report"]
-    print(
-        f"{report.tokens_before} tokens, {report.tokens_after} after compaction; {report.removed_messages} messages gone"
-    )
+    print(f"{report.tokens_before} tokens before, {report.tokens_after} after, {report.removed_messages} messages gone")
     print(result["llm"]["replies"][0].text[:40])
     # Going on from the compacted conversation keeps the work of the compaction.
     history = [*result["compactor"]["messages"], *result["llm"]["replies"]]

@@ -10,9 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from servers.openai_chat import StrictOpenAIServer
 
 import haystack_compaction
-from servers.openai_chat import StrictOpenAIServer
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(haystack_compaction.__file__).parent
