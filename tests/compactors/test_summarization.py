@@ -294,6 +294,10 @@ def test_haystacks_summaries_and_omission_notes_are_folded_in():
     assert "a x2" in model.prompts[0][-1].text
 
 
+@pytest.mark.skipif(
+    not hasattr(haystacks, "SummarizationCompactor"), reason="this version of Haystack has no summarizer yet"
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_haystack_recognises_our_summary():
     ours = SummarizationCompactor(Model(), approximate_summary_tokens=100).compact(chat(20), 600, COUNTER)
     model = Model("Their summary.")

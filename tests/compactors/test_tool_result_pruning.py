@@ -44,6 +44,7 @@ def test_promises(options):
     check_compactor(ToolResultPruningCompactor(**options), max_examples=60)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_prunes_the_results_that_haystack_prunes(share):
     messages = run_of(20)
