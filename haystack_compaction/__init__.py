@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from haystack_compaction.report import CompactionReport as CompactionReport
     from haystack_compaction.tokens.estimate import EstimateTokenCounter as EstimateTokenCounter
     from haystack_compaction.tokens.tiktoken_counter import TiktokenCounter as TiktokenCounter
+    from haystack_compaction.window import ContextWindowError as ContextWindowError
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _MODULES = {
     "CompactionHook": "hook",
     "CompactionReport": "report",
     "Compactor": "compactors.base",
+    "ContextWindowError": "window",
     "EstimateTokenCounter": "tokens.estimate",
     "HybridCompactor": "compactors.hybrid",
     "ImportanceScoringCompactor": "compactors.importance_scoring",

@@ -25,6 +25,7 @@ from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.compactors.hybrid import HybridCompactor
 from haystack_compaction.exchange import Exchange, Replies, Request
 from haystack_compaction.known_conversations import KnownConversations
+from haystack_compaction.models import window_size
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
 from haystack_compaction.window import Window, WindowGuard
@@ -63,17 +64,21 @@ class CompactingChatGenerator:
     :param chat_generator: The chat generator that is called.
     :param compactor: What rewrites the conversation: a compactor of this package, of Haystack or your own. None for
         `HybridCompactor` without a model.
-    :param context_window: The model's context window in tokens, at least 1.
+    :param context_window: The model's context window in tokens, at least 1; or, with the extra `models`, the model's
+        name.
     :param compact_at: The share of the window at which compaction starts, greater than `compact_to` and at most 1.
     :param compact_to: The share of the window that compaction aims for, greater than 0.
     :param token_counter: What measures messages; None for `EstimateTokenCounter`.
     :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
     :param last_resort: Whether the largest contents are shortened when a request would not fit even after a compaction.
     :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
+    :param merge_notes: Whether a note goes into the user message beside it instead of standing alone, for chat
+        templates that demand that user and assistant alternate, such as those of Mistral and Gemma.
     :param max_retries: How often a refused request is compacted harder and sent again, at least 0.
     :param is_context_overflow: What tells from an error whether the request was too long; None for
         `haystack_compaction.overflow.is_context_overflow`, which knows the common providers.
-    :raises ValueError: If a setting is out of its range.
+    :raises ValueError: If a setting is out of its range, or no model of that name is known.
+    :raises ImportError: If a model's name is given without the extra `models`.
     """
 
     def __init__(
@@ -81,23 +86,25 @@ class CompactingChatGenerator:
         chat_generator: ChatGenerator,
         compactor: CompactorProtocol | None = None,
         *,
-        context_window: int,
+        context_window: int | str,
         compact_at: float = 0.7,
         compact_to: float = 0.4,
         token_counter: TokenCounter | None = None,
         reserve_tokens: int | None = None,
         last_resort: bool = True,
         repair: bool = True,
+        merge_notes: bool = False,
         max_retries: int = 2,
         is_context_overflow: Callable[[BaseException], bool] | None = None,
     ) -> None:
         self.window = Window(
-            context_window=context_window,
+            context_window=window_size(context_window),
             compact_at=compact_at,
             compact_to=compact_to,
             reserve_tokens=reserve_tokens,
             last_resort=last_resort,
             repair=repair,
+            merge_notes=merge_notes,
         )
         require_at_least(0, max_retries=max_retries)
         self.chat_generator = chat_generator

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from haystack import logging
-from haystack.dataclasses import ChatMessage, ChatRole
+from haystack.dataclasses import ChatMessage, ChatRole, ToolCallResult
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 
 from haystack_compaction.conversation.notes import (
@@ -27,6 +27,7 @@ from haystack_compaction.conversation.repair import repaired
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.pass_context import PassContext, entered
 from haystack_compaction.report import CompactionReport
+from haystack_compaction.stepping import Finished, advance_in_thread
 from haystack_compaction.tokens.calibration import RequestSize
 from haystack_compaction.tokens.ledger import TokenLedger
 
@@ -105,6 +106,7 @@ class CompactionPass:
     :param request: How the size of the messages translates into the size of the request.
     :param task: The message that the run was started with, where that is known.
     :param context_window: The model's context window in tokens, where that is known.
+    :param original: The conversation before earlier stages of a composed strategy took from it.
     """
 
     def __init__(
@@ -117,13 +119,14 @@ class CompactionPass:
         request: RequestSize | None = None,
         task: ChatMessage | None = None,
         context_window: int | None = None,
+        original: Sequence[ChatMessage] = (),
     ) -> None:
         self.compactor = compactor
         self.messages = messages
         self.target_tokens = target_tokens
         self.ledger = ledger
         self.request = request or RequestSize()
-        self.context = PassContext(context_window=context_window)
+        self.context = PassContext(context_window=context_window, original=original)
         self._started = time.perf_counter()
         self._marked = [_marked_as_task(message) if message is task else message for message in messages]
         self._original = {id(marked): message for marked, message in zip(self._marked, messages, strict=True)}
@@ -156,8 +159,8 @@ class CompactionPass:
                         self.compactor.compact, list(self._marked), self._room(), self.ledger
                     )
         except Exception as error:
-            return self._failed(error)
-        return self._finished(compacted)
+            return await asyncio.to_thread(self._failed, error)
+        return await asyncio.to_thread(self._finished, compacted)
 
     def _room(self) -> int:
         return self.request.room_for_messages(self.target_tokens)
@@ -271,18 +274,15 @@ def run_passes(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
 
 async def run_passes_async(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
     """
-    Run passes that depend on each other, without blocking the event loop.
+    Run passes that depend on each other, without blocking the event loop: neither by them nor by what is between them.
 
     :param passes: A generator that yields a pass and is sent what it came to.
     :returns: What the generator returns.
     """
-    try:
-        compaction = next(passes)
-        while True:
-            compaction = passes.send(await compaction.run_async())
-    except StopIteration as finished:
-        returned: _ReturnT = finished.value
-        return returned
+    compaction = await advance_in_thread(passes)
+    while not isinstance(compaction, Finished):
+        compaction = await advance_in_thread(passes, await compaction.run_async())
+    return compaction.value
 
 
 def _marked_as_task(message: ChatMessage) -> ChatMessage:
@@ -299,6 +299,8 @@ def _unmarked(message: ChatMessage) -> ChatMessage:
 def _kept(messages: Sequence[ChatMessage], others: Sequence[ChatMessage]) -> list[bool]:
     """Whether each message is in the other list, too. One that comes several times is matched from the newest on."""
     left = Counter(map(id, others))
+    if len(left) == len(others) and len(set(map(id, messages))) == len(messages):
+        return [id(message) in left for message in messages]
     flags = []
     for message in reversed(messages):
         flags.append(left[id(message)] > 0)
@@ -337,7 +339,7 @@ def _versions(before: list[ChatMessage], after: list[ChatMessage]) -> list[tuple
 
 
 def _shape(message: ChatMessage) -> tuple[ChatRole, list[str]]:
-    return message.role, [result.origin.tool_name for result in message.tool_call_results]
+    return message._role, [part.origin.tool_name for part in message._content if isinstance(part, ToolCallResult)]
 
 
 def _original_of(message: ChatMessage, candidates: list[ChatMessage]) -> ChatMessage | None:
@@ -348,5 +350,6 @@ def _original_of(message: ChatMessage, candidates: list[ChatMessage]) -> ChatMes
         same = takewhile(lambda pair: pair[0] == pair[1], zip(text, message.text or "", strict=False))
         return len(list(same)), not text.strip()
 
-    alike = (candidate for candidate in candidates if _shape(candidate) == _shape(message))
-    return max(alike, key=likeness, default=None)
+    shape = _shape(message)
+    alike = [candidate for candidate in candidates if _shape(candidate) == shape]
+    return max(alike, key=likeness) if len(alike) > 1 else next(iter(alike), None)

@@ -88,7 +88,7 @@ class Attempt:
 
     @classmethod
     def in_thread(cls, do: Callable[[], Any]) -> "Attempt":
-        """A step that may block, as a provider's counter does."""
+        """A step that may block, as a chat generator that knows no event loop does."""
         return cls(do, partial(asyncio.to_thread, do))
 
     @classmethod
@@ -146,21 +146,27 @@ class Exchange:
         """
         if self.messages:
             yield from self._prepare()
-        answer = yield self.request.attempt(self._current)
+        answer = yield self._attempt()
         while self._may_retry(answer):
             if not (yield from self._compact(self.guard.passes_after_refusal(self._current, *overflow_sizes(answer)))):
                 break
             self._retries += 1
-            answer = yield self.request.attempt(self._current)
+            answer = yield self._attempt()
         if isinstance(answer, Exception):
             raise self._explained(answer)
         return {"replies": [self._with_report(reply) for reply in answer["replies"]]}
 
+    def _attempt(self) -> Attempt:
+        guard = self.guard
+        return self.request.attempt(guard.notes.merged(self._current) if guard.window.merge_notes else self._current)
+
     def _prepare(self) -> Generator[Step, Any, None]:
-        tokens = yield Attempt.in_thread(self._look)
-        if isinstance(tokens, Exception):
-            logger.error("The conversation could not be measured; it is sent as it is.", exc_info=tokens)
-        elif self.guard.is_due(tokens):
+        try:
+            tokens = self._look()
+        except Exception:
+            logger.exception("The conversation could not be measured; it is sent as it is.")
+            return
+        if self.guard.is_due(tokens):
             yield from self._compact(self.guard.passes(self._current, tokens))
 
     def _look(self) -> int:

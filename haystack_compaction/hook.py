@@ -6,7 +6,9 @@
 
 import threading
 import weakref
+from collections.abc import Generator
 from dataclasses import asdict
+from operator import is_not
 from typing import Any
 
 from haystack import logging
@@ -20,12 +22,19 @@ from haystack.tracing.tracer import tracer
 from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle
-from haystack_compaction.compaction_pass import run_passes, run_passes_async, strategy_name
+from haystack_compaction.compaction_pass import (
+    CompactionPass,
+    Outcome,
+    run_passes,
+    run_passes_async,
+    strategy_name,
+)
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.models import window_size
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import ContextWindowError, Passes, Window, WindowGuard
+from haystack_compaction.window import ContextWindowError, Window, WindowGuard
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +66,8 @@ class CompactionHook:
     ```
 
     :param compactor: What rewrites the conversation: a compactor of this package, of Haystack or your own.
-    :param context_window: The model's context window in tokens, at least 1.
+    :param context_window: The model's context window in tokens, at least 1; or, with the extra `models`, the model's
+        name.
     :param compact_at: The share of the window at which compaction starts, greater than `compact_to` and at most 1.
     :param compact_to: The share of the window that compaction aims for, greater than 0. Lower means less often, but
         more at a time.
@@ -65,7 +75,10 @@ class CompactionHook:
     :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
     :param last_resort: Whether the largest contents are shortened when a request would not fit even after a compaction.
     :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
-    :raises ValueError: If a setting is out of its range.
+    :param merge_notes: Whether a note goes into the user message beside it instead of standing alone, for chat
+        templates that demand that user and assistant alternate, such as those of Mistral and Gemma.
+    :raises ValueError: If a setting is out of its range, the compactor is none, or no model of that name is known.
+    :raises ImportError: If a model's name is given without the extra `models`.
     """
 
     #: Read by the Agent, which refuses the hook anywhere else.
@@ -75,24 +88,28 @@ class CompactionHook:
         self,
         compactor: CompactorProtocol,
         *,
-        context_window: int,
+        context_window: int | str,
         compact_at: float = 0.7,
         compact_to: float = 0.4,
         token_counter: TokenCounter | None = None,
         reserve_tokens: int | None = None,
         last_resort: bool = True,
         repair: bool = True,
+        merge_notes: bool = False,
     ) -> None:
+        if isinstance(compactor, type) or not callable(getattr(compactor, "compact", None)):
+            raise ValueError(f"`compactor` must be a compactor, such as `SlidingWindowCompactor()`, got {compactor!r}.")
         self.window = Window(
-            context_window=context_window,
+            context_window=window_size(context_window),
             compact_at=compact_at,
             compact_to=compact_to,
             reserve_tokens=reserve_tokens,
             last_resort=last_resort,
             repair=repair,
+            merge_notes=merge_notes,
         )
         self.compactor = compactor
-        self.context_window = context_window
+        self.context_window = self.window.context_window
         self.compact_at = compact_at
         self.compact_to = compact_to
         self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
@@ -108,9 +125,7 @@ class CompactionHook:
         :raises ContextWindowError: If what may not be touched is larger than the window.
         """
         try:
-            passes = self._due_passes(state)
-            if passes is not None:
-                self._apply(state, *run_passes(passes))
+            run_passes(self._passes(state))
         except ContextWindowError:
             raise
         except Exception:
@@ -124,9 +139,7 @@ class CompactionHook:
         :raises ContextWindowError: If what may not be touched is larger than the window.
         """
         try:
-            passes = self._due_passes(state)
-            if passes is not None:
-                self._apply(state, *await run_passes_async(passes))
+            await run_passes_async(self._passes(state))
         except ContextWindowError:
             raise
         except Exception:
@@ -184,27 +197,36 @@ class CompactionHook:
         """Begin without any run."""
         self.__dict__.update(state, _runs=weakref.WeakKeyDictionary(), _lock=threading.Lock())
 
-    def _due_passes(self, state: State) -> Passes | None:
-        """What is to be done before the next request, or None while there is room."""
-        messages = state.data.get("messages") or []
+    def _passes(self, state: State) -> Generator[CompactionPass, Outcome, None]:
+        """What is to be done before the next request: mostly to look at it."""
         guard = self._guard_of(state)
+        messages = state.data.get("messages") or []
+        if self.window.merge_notes:
+            messages = guard.notes.split(messages)
         if self.window.repair:
-            valid = guard.repaired(messages)
-            if valid is not messages:
-                state.set("messages", valid, handler_override=replace_values)
-                messages = valid
+            messages = guard.repaired(messages)
+        # Written before anything else is tried, which may fail.
+        self._write(state, messages, guard)
         tokens = guard.observe(messages, state.data.get("tools"), state.data.get("context_tokens") or 0)
         due = guard.is_due(tokens)
         _tag(strategy=strategy_name(self.compactor), estimated_context_tokens=tokens, triggered=due)
-        return guard.passes(messages, tokens) if due else None
-
-    def _apply(self, state: State, messages: list[ChatMessage], report: CompactionReport) -> None:
-        """Write what came of it into the state, the log and the trace."""
-        _tag(compacted=report.compacted, context_tokens=report.tokens_after, target_tokens=report.target_tokens)
-        if not report.compacted:
+        if not due:
             return
-        state.set("messages", messages, handler_override=replace_values)
-        reported = self._guard_of(state).reported
+        compacted, report = yield from guard.passes(messages, tokens)
+        _tag(compacted=report.compacted, context_tokens=report.tokens_after, target_tokens=report.target_tokens)
+        if report.compacted:
+            self._write(state, compacted, guard)
+            self._tell(state, report, guard.reported)
+
+    def _write(self, state: State, messages: list[ChatMessage], guard: WindowGuard) -> None:
+        """Hand the messages to the Agent, if they are not the ones that it has."""
+        sent = guard.notes.merged(messages) if self.window.merge_notes else messages
+        current = state.data.get("messages") or []
+        if len(sent) != len(current) or any(map(is_not, sent, current)):
+            state.set("messages", sent, handler_override=replace_values)
+
+    def _tell(self, state: State, report: CompactionReport, reported: int) -> None:
+        """Write what came of it into the state and the log."""
         if reported:
             # The Agent's own meaning of this key: everything through the newest reply.
             state.set("context_tokens", reported)
@@ -241,6 +263,9 @@ def _task_at_start(state: State) -> ChatMessage | None:
 
 
 def _tag(**tags: Any) -> None:
-    span = tracer.current_span()
-    if span is not None:
-        span.set_tags({f"{_TAG}{name}": value for name, value in tags.items()})
+    try:
+        span = tracer.current_span()
+        if span is not None:
+            span.set_tags({f"{_TAG}{name}": value for name, value in tags.items()})
+    except Exception:
+        logger.exception("The tracer failed; the compaction goes on without it.")

@@ -4,11 +4,13 @@
 
 """What a compactor can learn about the pass it runs in, and what it tells the pass about itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+
+from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.report import CompactionReport
 
@@ -19,12 +21,15 @@ class PassContext:
     Travels beside the call of `compact`, whose signature belongs to Haystack.
 
     :param context_window: The model's context window in tokens, where the caller knows it.
+    :param original: The conversation before earlier stages of a composed strategy took from it; empty where there were
+        none. What they removed without a word, a later stage can still tell.
     :param stages: What each stage of a composed strategy did, as plain values.
     :param llm_calls: How often a model was called.
     :param llm_usage: The usage that these calls reported, summed up by key.
     """
 
     context_window: int | None = None
+    original: Sequence[ChatMessage] = ()
     stages: list[dict[str, Any]] = field(default_factory=list)
     llm_calls: int = 0
     llm_usage: dict[str, int] = field(default_factory=dict)
@@ -73,10 +78,15 @@ def entered(context: PassContext) -> Iterator[None]:
     """
     Make a context the current one, for this thread or task and what it starts.
 
+    A pass inside of another one, a stage, leaves a model alone that the other one does, and tells it of failures.
+
     :param context: The context.
     """
+    outer = current_pass()
+    context.model_is_paused = context.model_is_paused or outer.model_is_paused
     token = _current.set(context)
     try:
         yield
     finally:
         _current.reset(token)
+        outer.model_failures += context.model_failures

@@ -34,6 +34,8 @@ class CompactionReport:
     :param removed_messages: How many messages this pass removed.
     :param rewritten_messages: How many messages this pass replaced by a shorter version of themselves.
     :param reached_target: Whether `tokens_after` is at most `target_tokens`.
+    :param repaired_messages: How many messages were put in, taken out, moved or changed before the pass, because
+        providers would have rejected the history.
     :param stages: What each stage of a composed strategy did, in order.
     :param llm_calls: How often a model was called.
     :param llm_usage: The usage that these calls reported, summed up by key.
@@ -50,6 +52,7 @@ class CompactionReport:
     messages_after: int
     removed_messages: int = 0
     rewritten_messages: int = 0
+    repaired_messages: int = 0
     reached_target: bool = True
     stages: list[dict[str, Any]] = field(default_factory=list)
     llm_calls: int = 0

@@ -17,9 +17,11 @@ from haystack.tools import ToolsType
 from haystack_compaction.compaction_pass import CompactionPass, Outcome
 from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.compactors.truncation import TruncationCompactor
-from haystack_compaction.conversation.repair import is_valid, repaired
+from haystack_compaction.conversation.merging import NoteMerger
+from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
 from haystack_compaction.report import CompactionReport
-from haystack_compaction.tokens.calibration import RequestSize, likely_usage, usage_ratio
+from haystack_compaction.tokens.calibration import Calibration, RequestSize, least_size, prompt_sizes, total_size
+from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
 
 logger = logging.getLogger(__name__)
@@ -28,7 +30,14 @@ logger = logging.getLogger(__name__)
 _RESERVED_SHARE = 0.05
 
 # As long as no provider has confirmed the local count, it may be too low by this much.
-_UNCONFIRMED = 1.15
+_UNCONFIRMED = 1.4
+
+# What is taken for a token of the estimate when a provider turns out to report no usage at all. There are tokenizers
+# that need more, and hardly any that need less.
+_UNREPORTED = 1.15
+
+# A lower ratio is believed only as far as images and files account for it.
+_DOUBTFUL_RATIO = 0.5
 
 # Up to this many of the provider's tokens for each token counted are taken for granted.
 _CREDIBLE_RATIO = 2.0
@@ -64,6 +73,7 @@ class Window:
         window, or what `compact_at` leaves of it where that is less.
     :param last_resort: Whether the largest contents are shortened when a request would not fit even so.
     :param repair: Whether a broken history is repaired before a model sees it.
+    :param merge_notes: Whether a note goes into the user message beside it, for templates that want roles to alternate.
     :raises ValueError: If a setting is out of its range.
     """
 
@@ -73,6 +83,7 @@ class Window:
     reserve_tokens: int | None = None
     last_resort: bool = True
     repair: bool = True
+    merge_notes: bool = False
 
     def __post_init__(self) -> None:
         require_at_least(1, context_window=self.context_window)
@@ -137,12 +148,14 @@ class WindowGuard:
     compactor: CompactorProtocol
     ledger: TokenLedger
     task: ChatMessage | None = None
-    #: The provider's tokens for each token counted; None as long as no provider has reported any.
-    ratio: float | None = None
+    calibration: Calibration = field(default_factory=Calibration)
+    #: What folds notes into user messages, where that is wanted.
+    notes: NoteMerger = field(default_factory=NoteMerger)
     #: The tokens that a provider reported for the conversation through its newest reply, corrected after a compaction.
     reported: int = 0
     _tools_tokens: int = 0
     _has_observed: bool = False
+    _ratio_by_default: float = 1.0
     _newest_reply: ChatMessage | None = None
     #: The same by the user's own counter, where that may only be asked for whole conversations.
     _counters_ratio: float | None = None
@@ -152,6 +165,8 @@ class WindowGuard:
     _pause: int = 0
     _pauses: int = 0
     _warned: bool = False
+    _repaired_messages: int = 0
+    _was_repaired: bool = False
 
     def observe(self, messages: Sequence[ChatMessage], tools: ToolsType | None, context_tokens: int = 0) -> int:
         """
@@ -165,14 +180,15 @@ class WindowGuard:
         self._tools_tokens = self.ledger.count([], tools)
         self._learn(messages, context_tokens)
         counted = self._count(messages)
-        if self.ledger.whole_only and self.ratio is None:
+        if self.ledger.whole_only and self.calibration.ratio is None:
             self._ask_counter(messages, counted)
-        return self.request.of(counted)
+        return self._credible(self.request.of(counted), messages)
 
     @property
     def request(self) -> RequestSize:
         """How the size of messages translates into that of a request."""
-        return RequestSize(ratio=self.ratio or self._counters_ratio or 1.0, tools_tokens=self._tools_tokens)
+        ratio = self.calibration.ratio or self._counters_ratio or self._ratio_by_default
+        return RequestSize(ratio=ratio, tools_tokens=self._tools_tokens)
 
     def repaired(self, messages: list[ChatMessage]) -> list[ChatMessage]:
         """
@@ -187,11 +203,18 @@ class WindowGuard:
         if is_valid(messages[max(start, 0) :], keep_pending=False):
             return messages
         valid = repaired(messages, keep_pending=False)
-        logger.warning(
-            "The history was not one that providers accept; it was repaired: {before} messages before, {after} after.",
+        number = repaired_messages(messages, valid)
+        # A tool that mostly returns nothing would fill the log.
+        log = logger.info if self._was_repaired else logger.warning
+        self._was_repaired = True
+        log(
+            "The history was not one that providers accept; it was repaired in {number} places: {before} messages "
+            "before, {after} after.",
+            number=number,
             before=len(messages),
             after=len(valid),
         )
+        self._repaired_messages += number
         return valid
 
     def is_due(self, tokens: int) -> bool:
@@ -201,7 +224,7 @@ class WindowGuard:
         :param tokens: The size, from `observe`.
         :returns: Whether `passes` has work to do.
         """
-        return self._try_is_due(tokens) or tokens > self.window.usable
+        return self._try_is_due(tokens) or (tokens >= self.window.trigger and self._needs_last_resort(tokens))
 
     def passes(self, messages: list[ChatMessage], tokens: int) -> Passes:
         """
@@ -213,20 +236,28 @@ class WindowGuard:
         :raises ContextWindowError: If what may not be touched is larger than the window.
         """
         compacted, report = messages, None
+        next_try = self._next_try
         if self._try_is_due(tokens):
             compaction = self._pass(self.compactor, messages, self.window.target)
             compacted, report = yield compaction
             self._remember_model(compaction, report)
-            self._remember_try(report)
-        left = report.tokens_after if report else tokens
-        if self.window.last_resort and left * self._uncertainty > self.window.usable:
+            # What did not help is not tried again until the conversation has grown.
+            next_try = 0 if report.tokens_after < self.window.trigger else float("inf")
+        left = self._credible(report.tokens_after, compacted) if report else tokens
+        needs_last_resort = self._needs_last_resort(left)
+        if needs_last_resort:
             # Some way below the limit, so that the next step does not end here again.
-            room = int(0.9 * min(self.window.trigger, self.window.usable) / self._uncertainty)
+            room = int(0.9 * min(self.window.trigger, self.window.usable / self._uncertainty))
             compacted, shortened = yield self._pass(TruncationCompactor(), compacted, room)
             report = combined(report, shortened)
-            self._require_fit(compacted, report.tokens_after)
         assert report is not None
+        self._next_try = min(next_try, report.tokens_after + _GROWTH_BETWEEN_TRIES * self.window.context_window)
+        self._warn_once(report)
+        if needs_last_resort:
+            self._require_fit(compacted, report.tokens_after)
         self._remember_size(compacted)
+        report = replace(report, repaired_messages=self._repaired_messages)
+        self._repaired_messages = 0
         return compacted, report
 
     def passes_after_refusal(
@@ -242,12 +273,12 @@ class WindowGuard:
         """
         counted = self.ledger.count(messages)
         if requested:
-            self.ratio = usage_ratio(
+            self.calibration = self.calibration.learned(
                 [requested],
                 counted=counted + self._tools_tokens,
-                known=self.ratio,
                 # What was refused was larger than the window, whatever its size.
                 context_window=max(self.window.context_window, requested),
+                at_least=least_size(messages, self.ledger),
             )
         sent = self.request.of(counted)
         target = int(_OF_REFUSED_SIZE * sent)
@@ -292,20 +323,43 @@ class WindowGuard:
         """Learn the ratio from a reply that was not there before. An old number teaches nothing about a new size."""
         newest = _newest(messages, ChatRole.ASSISTANT)
         reply = messages[newest] if newest >= 0 else None
-        joined_late = not self._has_observed
-        is_news = reply is not self._newest_reply
+        is_news = self._has_observed and reply is not self._newest_reply
         self._has_observed, self._newest_reply = True, reply
-        candidates = [context_tokens] if context_tokens not in (0, self.reported) else []
-        usage = reply.meta.get("usage") if reply is not None and is_news and not joined_late else None
-        if isinstance(usage, Mapping):
-            candidates.extend(likely_usage(usage))
-        if not candidates:
+        usage = reply.meta.get("usage") if reply is not None and is_news else None
+        usage = usage if isinstance(usage, Mapping) else {}
+        request = messages[:newest]
+        if newest > 0 and (sizes := prompt_sizes(usage)):
+            # What was thought before a reply was written counts as a part of it, but is not sent again.
+            self._calibrate(sizes, request)
+        elif total := total_size(usage):
+            self._calibrate([total], through_newest_reply(messages))
+        elif context_tokens not in (0, self.reported):
+            self._calibrate([context_tokens], through_newest_reply(messages))
+        else:
+            if is_news and isinstance(self.ledger.token_counter, EstimateTokenCounter):
+                self._ratio_by_default = _UNREPORTED
             return
-        counted = self.ledger.count(through_newest_reply(messages)) + self._tools_tokens
-        self.ratio = usage_ratio(
-            candidates, counted=counted, known=self.ratio, context_window=self.window.context_window
+        self.reported = context_tokens or self.request.of(self.ledger.count(through_newest_reply(messages)))
+
+    def _calibrate(self, candidates: Sequence[int], messages: Sequence[ChatMessage]) -> None:
+        """Take in what a provider may have reported for these messages."""
+        counted = self.ledger.count(messages) + self._tools_tokens
+        known, _ = self._counted
+        has_only_grown = list(messages[: len(known)]) == known[: len(messages)]
+        calibration = self.calibration if has_only_grown else self.calibration.rewritten()
+        is_doubtful = min(candidates) < _DOUBTFUL_RATIO * counted
+        self.calibration = calibration.learned(
+            candidates,
+            counted=counted,
+            context_window=self.window.context_window,
+            at_least=least_size(messages, self.ledger) if is_doubtful else 0,
         )
-        self.reported = context_tokens or round(self.ratio * counted)
+
+    def _credible(self, tokens: int, messages: Sequence[ChatMessage]) -> int:
+        """The size of a request, no smaller than any provider could make it."""
+        if self.request.ratio >= _DOUBTFUL_RATIO:
+            return tokens
+        return max(tokens, least_size(messages, self.ledger))
 
     def _count(self, messages: Sequence[ChatMessage]) -> int:
         """The size of the conversation. Mostly only its end is new, so only that is looked at."""
@@ -320,16 +374,23 @@ class WindowGuard:
 
     @property
     def _uncertainty(self) -> float:
-        return _UNCONFIRMED if self.ratio is None and self._counters_ratio is None else 1.0
+        is_confirmed = self.calibration.ratio is not None or self._counters_ratio is not None
+        return 1.0 if is_confirmed else _UNCONFIRMED / self._ratio_by_default
 
     def _try_is_due(self, tokens: int) -> bool:
-        return tokens >= self.window.trigger and tokens >= self._next_try
+        # Before contents are shortened, what can be removed goes.
+        is_pressing = self.window.last_resort and tokens > self.window.usable
+        return tokens >= self.window.trigger and (tokens >= self._next_try or is_pressing)
+
+    def _needs_last_resort(self, tokens: int) -> bool:
+        return self.window.last_resort and tokens * self._uncertainty > self.window.usable
 
     def _remember_size(self, compacted: list[ChatMessage]) -> None:
         self._count(compacted)
         # The usage of the reply that is the newest now is that of the conversation as it was.
         newest = _newest(compacted, ChatRole.ASSISTANT)
         self._newest_reply = compacted[newest] if newest >= 0 else None
+        self.calibration = self.calibration.rewritten()
         if self.reported:
             self.reported = self.request.of(self.ledger.count(through_newest_reply(compacted)))
 
@@ -343,11 +404,7 @@ class WindowGuard:
         else:
             self._pause = max(self._pause - 1, 0)
 
-    def _remember_try(self, report: CompactionReport) -> None:
-        """Keep from trying again too soon."""
-        under_trigger = report.tokens_after < self.window.trigger
-        growth = _GROWTH_BETWEEN_TRIES * self.window.context_window
-        self._next_try = 0 if under_trigger else report.tokens_after + growth
+    def _warn_once(self, report: CompactionReport) -> None:
         if not report.reached_target and not self._warned:
             self._warned = True
             logger.warning(
@@ -359,8 +416,8 @@ class WindowGuard:
 
     def _require_fit(self, messages: Sequence[ChatMessage], tokens: int) -> None:
         # A ratio that is far from 1 is no ground for ending a run: the provider may still take the request.
-        certain = self.request.ratio / max(min(self.request.ratio, _CREDIBLE_RATIO), 1)
-        if tokens / certain <= self.window.context_window * self._uncertainty:
+        certain = tokens * min(_CREDIBLE_RATIO / self.request.ratio, 1)
+        if certain <= self.window.context_window * self._uncertainty:
             return
         sizes = self.ledger.sizes(messages)
         largest = max(range(len(messages)), key=sizes.__getitem__)
@@ -407,6 +464,7 @@ def combined(first: CompactionReport | None, second: CompactionReport) -> Compac
         messages_after=second.messages_after,
         removed_messages=first.removed_messages + second.removed_messages,
         rewritten_messages=first.rewritten_messages + second.rewritten_messages,
+        repaired_messages=first.repaired_messages + second.repaired_messages,
         reached_target=second.tokens_after <= first.target_tokens,
         stages=stages,
         llm_calls=first.llm_calls + second.llm_calls,

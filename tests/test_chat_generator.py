@@ -496,7 +496,7 @@ def test_the_usage_of_a_reply_that_was_shortened_is_not_read_again():
     compacted, report = run_passes(guard.passes(messages, guard.observe(messages, None)))
     assert report.rewritten_messages == 1
     guard.observe([*compacted, ChatMessage.from_user("Please.")], None)
-    assert guard.ratio == pytest.approx(1.0, rel=0.05)
+    assert guard.calibration.ratio == pytest.approx(1.0, rel=0.05)
 
 
 # The wrapper

@@ -399,3 +399,9 @@ def test_a_counter_that_returns_nonsense_ends_no_run(bad):
 
     result = agent(auditing(40), window_hook(token_counter=Nonsense())).run(messages=[TASK])
     assert result["last_message"].text == "All is well."
+
+
+@pytest.mark.parametrize("compactor", ["sliding_window", None, SlidingWindowCompactor])
+def test_what_is_no_compactor_is_refused(compactor):
+    with pytest.raises(ValueError, match="`compactor` must be a compactor"):
+        CompactionHook(compactor, context_window=WINDOW)

@@ -12,6 +12,7 @@ from samples import chat
 
 from haystack_compaction import SlidingWindowCompactor
 from haystack_compaction.known_conversations import KnownConversation, KnownConversations
+from haystack_compaction.tokens.calibration import Calibration
 from haystack_compaction.tokens.ledger import TokenLedger
 from haystack_compaction.window import Window, WindowGuard
 
@@ -103,9 +104,9 @@ def test_what_is_recalled_is_ones_own():
     memory, messages = KnownConversations(8), chat(5)
     memory.keep(known(messages[:7]))
     one, other = memory.recall(messages), memory.recall(messages)
-    one.guard.ratio = 3.0
-    assert other.guard.ratio is None
-    assert memory.recall(messages).guard.ratio is None
+    one.guard.calibration = Calibration(ratio=3.0)
+    assert other.guard.calibration.ratio is None
+    assert memory.recall(messages).guard.calibration.ratio is None
 
 
 def test_a_list_that_its_owner_goes_on_with_is_not_the_one_remembered():

@@ -18,6 +18,7 @@ from haystack.components.generators.chat.types import ChatGenerator
 from haystack.dataclasses import ChatMessage, ChatRole
 from haystack.hooks.from_function import FunctionHook
 from rich.console import Console
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -59,6 +60,8 @@ def demo(
     console = new_console()
     console.print(Panel(Text(TASK), title="the task", title_align="left", border_style="dim"))
     hook = CompactionHook(SlidingWindowCompactor(), context_window=window)
+    if model is None:
+        console.print("The model's replies come from a script. The Agent, its tools and the compaction are real.")
     console.print(
         f"A window of {window:,} tokens. The hook compacts at {hook.compact_at:.0%} of it, down to "
         f"{hook.compact_to:.0%}.\n"
@@ -154,8 +157,8 @@ def _print_step(console: Console, step: _Step, window: int) -> None:
         bar = _bar(console, step.tokens_before, window)
         table.add_row("", "compaction", bar, f"{step.tokens_before:,}", style="bold yellow")
         console.print(table)
-        console.print(Text(f"    -  gone: {_gone(step)}", style="red"))
-        console.print(Text(f"    =  stays: {_staying(step)}", style="green"))
+        console.print(Padding(Text(f"-  gone: {_gone(step)}", style="red"), (0, 0, 0, 4)))
+        console.print(Padding(Text(f"=  stays: {_staying(step)}", style="green"), (0, 0, 0, 4)))
     table = _table()
     table.add_row(str(step.number), Text(_latest_move(step)), _bar(console, step.tokens, window), f"{step.tokens:,}")
     console.print(table)
@@ -193,8 +196,8 @@ def _print_outcome(console: Console, run: _Run, window: int) -> None:
         console.print(Text(f"With compaction the run ended at step {len(run.steps)}: {run.error}", style="red"))
         return
     console.print(
-        f"[bold green]With compaction[/] the Agent finished after {len(run.steps)} steps and {compactions} "
-        f"compactions. Its largest request had {largest:,} of {window:,} tokens."
+        f"[bold green]With compaction[/] the Agent finished. Steps: {len(run.steps)}, compactions: {compactions}, "
+        f"largest request: {largest:,} of {window:,} tokens."
     )
     known = any(message.text == TASK for message in run.steps[-1].after)
     console.print(f"The task in its own words is {'still' if known else 'no longer'} in the context of the last step.")
@@ -223,5 +226,5 @@ def _print_uncompacted(console: Console, run: _Run, window: int) -> None:
             f"[bold red]Without compaction[/] the request of step {too_large[0]} would have been the first one over "
             f"{window:,} tokens, and that of step {len(run.uncompacted)} would have had {run.uncompacted[-1]:,}."
         )
-    else:
+    elif run.error is None:
         console.print("[bold]Without compaction[/] this run would have fitted the window, too.")

@@ -4,11 +4,13 @@
 
 """What every compactor promises, as a pipeline node and wherever else it runs."""
 
+import asyncio
 import inspect
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, ClassVar, TypedDict
 
-from haystack import component
+from haystack import component, logging
 from haystack.core.serialization import component_to_dict, default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage
 from haystack.token_counters import TokenCounter
@@ -18,11 +20,13 @@ from haystack.utils.deserialization import deserialize_component_inplace
 from haystack_compaction import lifecycle
 from haystack_compaction.compaction_pass import CompactionPass
 from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
-from haystack_compaction.conversation.repair import is_valid, repaired
+from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.calibration import RequestSize
 from haystack_compaction.tokens.ledger import TokenLedger
+
+logger = logging.getLogger(__name__)
 
 
 class CompactorOptions(TypedDict, total=False):
@@ -33,6 +37,7 @@ class CompactorOptions(TypedDict, total=False):
     trigger_threshold_tokens: int
     target_tokens: int
     token_counter: TokenCounter | None
+    repair: bool
 
 
 class Compactor:
@@ -79,6 +84,8 @@ class Compactor:
         At least 1 and at most `trigger_threshold_tokens`.
     :param token_counter: For the pipeline node: what measures the conversation; None for `EstimateTokenCounter`.
         Inside an Agent the hook's counter is used.
+    :param repair: For the pipeline node: whether tool calls and results are put in order and blank texts filled, also
+        when nothing is compacted. Calls at the very end that have no results yet are left alone.
     :raises ValueError: If an option is out of its range.
     """
 
@@ -93,6 +100,7 @@ class Compactor:
         trigger_threshold_tokens: int = 100_000,
         target_tokens: int = 80_000,
         token_counter: TokenCounter | None = None,
+        repair: bool = True,
     ) -> None:
         require_at_least(0, preserve_recent_turns=preserve_recent_turns)
         require_at_least(1, trigger_threshold_tokens=trigger_threshold_tokens, target_tokens=target_tokens)
@@ -106,6 +114,7 @@ class Compactor:
         self.trigger_threshold_tokens = trigger_threshold_tokens
         self.target_tokens = target_tokens
         self.token_counter = token_counter
+        self.repair = repair
         self._ledger = TokenLedger(token_counter)
         self._callers_ledger: TokenLedger | None = None
         #: Set by strategies that call a model.
@@ -166,11 +175,11 @@ class Compactor:
         :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
         :raises ValueError: If `target_tokens` is less than 1.
         """
-        compaction = self._due_pass(messages, target_tokens, tools)
+        valid = self._repaired(messages)
+        compaction = self._due_pass(valid, target_tokens, tools)
         if isinstance(compaction, CompactionReport):
-            return {"messages": list(messages), "report": compaction}
-        compacted, report = compaction.run()
-        return {"messages": compacted, "report": report}
+            return self._output(messages, valid, valid, compaction)
+        return self._output(messages, valid, *compaction.run())
 
     @component.output_types(messages=list[ChatMessage], report=CompactionReport)
     async def run_async(
@@ -185,11 +194,12 @@ class Compactor:
         :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
         :raises ValueError: If `target_tokens` is less than 1.
         """
-        compaction = self._due_pass(messages, target_tokens, tools)
+        valid = self._repaired(messages)
+        # The counter may be a provider's.
+        compaction = await asyncio.to_thread(self._due_pass, valid, target_tokens, tools)
         if isinstance(compaction, CompactionReport):
-            return {"messages": list(messages), "report": compaction}
-        compacted, report = await compaction.run_async()
-        return {"messages": compacted, "report": report}
+            return self._output(messages, valid, valid, compaction)
+        return self._output(messages, valid, *await compaction.run_async())
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -248,6 +258,24 @@ class Compactor:
         if isinstance(compacted, Generator):
             compacted = yield from compacted
         return compacted if compacted is not None and ledger.is_smaller(compacted, messages) else None
+
+    def _repaired(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        return repaired(messages) if self.repair and not is_valid(messages) else messages
+
+    def _output(
+        self,
+        messages: list[ChatMessage],
+        valid: list[ChatMessage],
+        compacted: list[ChatMessage],
+        report: CompactionReport,
+    ) -> dict[str, Any]:
+        number = 0 if valid is messages else repaired_messages(messages, valid)
+        if number:
+            logger.warning(
+                "The history was not one that providers accept; it was repaired in {number} places.", number=number
+            )
+        report = replace(report, messages_before=len(messages), repaired_messages=number)
+        return {"messages": list(compacted), "report": report}
 
     def _due_pass(
         self, messages: list[ChatMessage], target_tokens: int | None, tools: ToolsType | None

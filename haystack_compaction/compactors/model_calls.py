@@ -8,14 +8,16 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from haystack.components.generators.chat.types import ChatGenerator
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.pass_context import current_pass
+from haystack_compaction.stepping import Finished, advance_in_thread
 
 #: A prompt is what a chat generator takes, a batch is as many of them as can be answered at the same time.
 Prompt: TypeAlias = list[ChatMessage]
@@ -30,6 +32,8 @@ _MAX_WORKERS = 8
 class ModelCaller:
     """
     Answers batches of prompts with a chat generator. Nothing that the generator does raises out of it.
+
+    While a model that failed is being left alone, see `PassContext.model_is_paused`, every reply is an error.
 
     :param chat_generator: The chat generator.
     :param timeout: How long a batch may take, in seconds.
@@ -46,6 +50,8 @@ class ModelCaller:
         :param prompts: The prompts.
         :returns: One reply for each prompt, in order.
         """
+        if current_pass().model_is_paused:
+            return _paused(prompts)
         replies: list[Reply] = [TimeoutError(f"no reply within {self.timeout} seconds")] * len(prompts)
         free_workers = threading.Semaphore(_MAX_WORKERS)
 
@@ -75,6 +81,8 @@ class ModelCaller:
         :param prompts: The prompts.
         :returns: One reply for each prompt, in order.
         """
+        if current_pass().model_is_paused:
+            return _paused(prompts)
         return _recorded(await asyncio.gather(*map(self._reply_async, prompts)))
 
     def _call(self, prompt: Prompt) -> ChatMessage:
@@ -89,7 +97,7 @@ class ModelCaller:
     async def _call_async(self, prompt: Prompt) -> ChatMessage:
         run_async = getattr(self.chat_generator, "run_async", None)
         if run_async is None:
-            return await asyncio.to_thread(self._call, prompt)
+            return await _in_daemon_thread(lambda: self._call(prompt))
         return _first_reply(await run_async(messages=prompt))
 
 
@@ -120,23 +128,37 @@ async def drive_async(rewriting: Rewriting, model: ModelCaller | None) -> list[C
     """
     replies: list[Reply] | None = None
     while True:
-        step = await asyncio.to_thread(_advance, rewriting, replies)
-        if isinstance(step, _Finished):
-            return step.compacted
+        step = await advance_in_thread(rewriting, replies)
+        if isinstance(step, Finished):
+            return step.value
         replies = _ask_none(step) if model is None else await model.ask_async(step)
 
 
-@dataclass
-class _Finished:
-    compacted: list[ChatMessage] | None
+async def _in_daemon_thread(call: Callable[[], ChatMessage]) -> ChatMessage:
+    """Like `asyncio.to_thread`, but neither event loop nor process waits at its end for a call that hangs."""
+    loop = asyncio.get_running_loop()
+    reply: asyncio.Future[ChatMessage] = loop.create_future()
+
+    def settle(done: Callable[[], None]) -> None:
+        if not reply.done():
+            done()
+
+    def work() -> None:
+        done: Callable[[], None]
+        try:
+            done = partial(reply.set_result, call())
+        except Exception as error:
+            done = partial(reply.set_exception, error)
+        # The loop may be gone by the time that a call comes back.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, done)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+    return await reply
 
 
-def _advance(rewriting: Rewriting, replies: list[Reply] | None) -> list[Prompt] | _Finished:
-    """One step of a generator. Its end is an object here, since `StopIteration` cannot leave an awaited thread."""
-    try:
-        return next(rewriting) if replies is None else rewriting.send(replies)
-    except StopIteration as finished:
-        return _Finished(finished.value)
+def _paused(prompts: list[Prompt]) -> list[Reply]:
+    return [RuntimeError("the model failed not long ago and is left alone for a while") for _ in prompts]
 
 
 def _ask_none(prompts: list[Prompt]) -> list[Reply]:
@@ -151,5 +173,6 @@ def _first_reply(result: dict[str, Any]) -> ChatMessage:
 def _recorded(replies: list[Reply]) -> list[Reply]:
     context = current_pass()
     for reply in replies:
+        context.model_failures += isinstance(reply, Exception)
         context.record_llm_call(reply.meta.get("usage") if isinstance(reply, ChatMessage) else None)
     return replies

@@ -4,6 +4,7 @@
 
 """Taking messages out of a conversation and leaving one note where they stood."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -74,13 +75,13 @@ class Removal:
         folded = {index for index in conversation.notes if index in gone}
         if self.template is not None:
             folded.update(conversation.foldable_notes(omission_notes=True))
-        kept = [
-            (index, rewritten.get(index, message))
-            for index, message in enumerate(conversation.messages)
-            if index not in gone and index not in folded
-        ]
+        messages = list(conversation.messages)
+        for index, message in rewritten.items():
+            messages[index] = message
+        out = gone | folded
+        kept = [index for index in range(len(messages)) if index not in out]
         if self.template is None:
-            return [message for _, message in kept]
+            return [messages[index] for index in kept]
         dropped = gone - folded
         place = self._place(max([*dropped, *rewritten], default=-1), kept)
         earlier = [conversation.messages[index] for index in sorted(folded)]
@@ -103,8 +104,9 @@ class Removal:
                 removed_calls=removed_calls,
                 folded=earlier,
             )
-        before = [message for index, message in kept if index <= place]
-        return [*before, note, *(message for index, message in kept if index > place)]
+        compacted = [messages[index] for index in kept]
+        compacted.insert(bisect_right(kept, place), note)
+        return compacted
 
     def size_added(
         self, ledger: TokenLedger, *, removed_messages: int, removed_calls: Mapping[str, int] | None = None
@@ -130,11 +132,11 @@ class Removal:
         )
         return ledger.count([note]) - ledger.count(earlier)
 
-    def _place(self, last_change: int, kept: list[tuple[int, ChatMessage]]) -> int:
+    def _place(self, last_change: int, kept: list[int]) -> int:
         """The index after which the note stands: that of the task when its steps went, else the end of the head."""
         end_of_head, task = self.conversation.head_end - 1, self.conversation.task_index
         if task is None or last_change < task:
             return end_of_head
-        first = next((message for index, message in kept if index > end_of_head), None)
+        first = next((index for index in kept if index > end_of_head), task)
         # A note in the user's name is what keeps a leftover of the history from coming first.
-        return task if first is None or first.role is ChatRole.USER else end_of_head
+        return task if self.conversation.messages[first].role is ChatRole.USER else end_of_head

@@ -5,14 +5,13 @@
 """Removes completed tool calls with their results, the least relevant first, and keeps every other message."""
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from haystack import component
-from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall, ToolCallResult
+from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall
 
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.compactors.removal import Removal
@@ -24,6 +23,7 @@ from haystack_compaction.conversation.tool_steps import (
     has_replay_data,
     loop_openers,
     older_tool_steps,
+    result_of,
     tool_steps,
     with_calls,
 )
@@ -37,6 +37,8 @@ _DEFAULT_NOTE = (
     "What the calls did still holds.]"
 )
 
+# So many of the newest messages are asked what they name. What was only named long before them is hardly of use still.
+_NAMING_MESSAGES = 4_000
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 
@@ -51,14 +53,8 @@ class _Pair(NamedTuple):
     siblings: int
 
 
-_step_of = attrgetter("step")
-
 #: Pairs that can only go together.
 _Unit: TypeAlias = tuple[_Pair, ...]
-
-# What is left of an assistant message, by its index and the positions of the calls that it has lost. Remembered, so
-# that the ledger meets the same message again.
-_Remains: TypeAlias = dict[tuple[int, frozenset[int]], ChatMessage | None]
 
 
 @component
@@ -124,146 +120,212 @@ class SelectivePruningCompactor(Compactor):
         :returns: The messages to go on with, or None when no pair may be removed.
         """
         steps = tool_steps(conversation)
-        pairs = [pair for step in steps for pair in _pairs(conversation.messages, step)]
-        removal = Removal(conversation, self.note, self.strategy)
-        units: list[_Unit] = []
-        remains: _Remains = {}
+        batches = [_pairs(conversation.messages, step) for step in steps]
+        units = self._units(conversation, steps, batches)
+        if not units:
+            return None
+        pruning = _Pruning(Removal(conversation, self.note, self.strategy), units, ledger)
+        if pruning.must_be_complete(target_tokens):
+            return pruning.without(len(units))
+        pruning.units = _least_relevant_first(conversation, units, batches)
+        return pruning.fewest(target_tokens)
 
-        def savings() -> Iterator[int]:
-            sizes = ledger.sizes(conversation.messages)
-            for unit in _least_relevant_first(conversation, self._units(conversation, steps, pairs), pairs):
-                units.append(unit)
-                yield _saving(removal, unit, sizes, remains, ledger)
-
-        return ledger.edited_to_fit(
-            savings(),
-            size_before=ledger.count(conversation.messages) + removal.size_added(ledger, removed_messages=1),
-            target_tokens=target_tokens,
-            edited=lambda number: _without(removal, units[:number], remains),
-        )
-
-    def _units(self, conversation: Conversation, steps: list[ToolStep], pairs: list[_Pair]) -> list[_Unit]:
+    def _units(self, conversation: Conversation, steps: list[ToolStep], batches: list[_Unit]) -> list[_Unit]:
         """The pairs that may go, oldest first; those that can only go together in one unit."""
         older = older_tool_steps(
             conversation, steps, min_keep_steps=self.min_keep_steps, preserve_recent_turns=self.preserve_recent_turns
         )
         removable = {step.assistant for step in older} - loop_openers(conversation)
         units: list[_Unit] = []
-        for index, group in groupby(pairs, key=_step_of):
-            if index in removable:
-                units.extend(self._units_of_step(conversation.messages[index], tuple(group)))
+        for step, batch in zip(steps, batches, strict=True):
+            if step.assistant in removable:
+                units.extend(self._units_of_step(conversation.messages[step.assistant], batch))
         return units
 
-    def _units_of_step(self, message: ChatMessage, pairs: _Unit) -> list[_Unit]:
-        removable = [pair for pair in pairs if pair.call.tool_name not in self.keep_tools]
-        if len(pairs) == 1 or not (message.reasonings or has_replay_data(message)):
-            return [(pair,) for pair in removable]
-        return [pairs] if len(removable) == len(pairs) else []
+    def _units_of_step(self, message: ChatMessage, batch: _Unit) -> list[_Unit]:
+        removable = [pair for pair in batch if pair.call.tool_name not in self.keep_tools]
+        if len(batch) == 1 or message.reasonings or has_replay_data(message):
+            return [batch] if len(removable) == len(batch) else []
+        return [(pair,) for pair in removable]
 
 
-def _pairs(messages: Sequence[ChatMessage], step: ToolStep) -> list[_Pair]:
+def _pairs(messages: Sequence[ChatMessage], step: ToolStep) -> _Unit:
+    """The calls of one step, each with its result."""
     message = messages[step.assistant]
-    calls = message.tool_calls
-    positions = [0] if len(calls) == 1 else answered_calls(message, [messages[index] for index in step.results])
-    return [
+    calls = [part for part in message._content if isinstance(part, ToolCall)]
+    if len(calls) == 1:
+        return (_Pair(step.assistant, 0, step.results.start, calls[0], 1),)
+    positions = answered_calls(message, [messages[index] for index in step.results])
+    return tuple(
         _Pair(step.assistant, position, result, calls[position], len(calls))
         for result, position in zip(step.results, positions, strict=True)
-    ]
+    )
 
 
-def _least_relevant_first(conversation: Conversation, units: list[_Unit], pairs: list[_Pair]) -> Iterator[_Unit]:
-    """The units in the order in which they go. What is named by whom is only looked up as far as somebody asks."""
-    canonical = [_canonical(pair.call.arguments) for pair in pairs]
-    superseded, resolved = _outdated(conversation.messages, pairs, canonical)
-    for outdated in (superseded, superseded | resolved):
-        yield from (unit for unit in units if all(pair.result in outdated for pair in unit))
+class _Pruning:
+    """
+    Units being removed in a certain order.
+
+    :param removal: What takes messages out of the conversation.
+    :param units: The units, in the order in which they go.
+    :param ledger: What measures.
+    """
+
+    def __init__(self, removal: Removal, units: list[_Unit], ledger: TokenLedger) -> None:
+        self.units = units
+        self._removal = removal
+        self._messages = removal.conversation.messages
+        self._ledger = ledger
+        # What is left of an assistant message, by its index and the positions of the calls that it has lost.
+        # Remembered, so that the ledger meets the same message again.
+        self._remains: dict[tuple[int, tuple[int, ...]], ChatMessage | None] = {}
+        indexes = {index for unit in units for pair in unit for index in (pair.step, pair.result)}
+        self._staying = [message for index, message in enumerate(self._messages) if index not in indexes]
+        self._size_added = removal.size_added(ledger, removed_messages=1)
+
+    def must_be_complete(self, target_tokens: int) -> bool:
+        """Whether all units must go, whatever their order."""
+        return self._ledger.exceeds(self._staying, target_tokens - self._size_added)
+
+    def fewest(self, target_tokens: int) -> list[ChatMessage]:
+        """The conversation without as many units as must go for the rest to come under the target."""
+        number = self._ledger.fewest_removals(
+            self._as_messages(),
+            staying=self._staying,
+            size_added=self._size_added,
+            target_tokens=target_tokens,
+            without=self.without,
+            is_measured=True,
+        )
+        compacted = self.without(number)
+        size = self._ledger.measure(compacted)
+        if size <= target_tokens:
+            return compacted
+        # Messages that lose their calls have a text that stays, which was left out of account so far.
+        more = self._ledger.edited_to_fit(
+            map(self._saving, self.units[number:]),
+            size_before=size,
+            target_tokens=target_tokens,
+            edited=lambda further: self.without(number + further),
+        )
+        return more or compacted
+
+    def without(self, number: int) -> list[ChatMessage]:
+        """The conversation without the first so many units."""
+        units = self.units[:number]
+        gone = {pair.result for unit in units for pair in unit}
+        lost: dict[int, tuple[int, ...]] = {}
+        for unit in units:
+            for pair in unit:
+                lost[pair.step] = (*lost.get(pair.step, ()), pair.position)
+        rewritten: dict[int, ChatMessage] = {}
+        for index, positions in lost.items():
+            rest = self._rest(index, positions)
+            if rest is None:
+                gone.add(index)
+            else:
+                rewritten[index] = rest
+        calls = Counter(pair.call.tool_name for unit in units for pair in unit)
+        return self._removal.without(gone, rewritten=rewritten, removed_calls=calls)
+
+    def _as_messages(self) -> list[list[ChatMessage]]:
+        """The messages of each unit; a message with calls in several of them goes with the first."""
+        seen: set[int] = set()
+        units: list[list[ChatMessage]] = []
+        for unit in self.units:
+            messages = [self._messages[pair.result] for pair in unit]
+            step = unit[0].step
+            if step not in seen:
+                seen.add(step)
+                messages.append(self._messages[step])
+            units.append(messages)
+        return units
+
+    def _saving(self, unit: _Unit) -> int:
+        """What the removal of a unit saves; where its message keeps other calls, a little less than that."""
+        results = self._ledger.count([self._messages[pair.result] for pair in unit])
+        pair = unit[0]
+        message = self._messages[pair.step]
+        if len(unit) < pair.siblings:
+            return results + self._ledger.count([ChatMessage(message._role, [pair.call])])
+        rest = self._rest(pair.step, tuple(pair.position for pair in unit))
+        return results + self._ledger.count([message]) - self._ledger.count([] if rest is None else [rest])
+
+    def _rest(self, index: int, lost: tuple[int, ...]) -> ChatMessage | None:
+        if (index, lost) not in self._remains:
+            message = self._messages[index]
+            kept = [call for position, call in enumerate(message.tool_calls) if position not in lost]
+            self._remains[index, lost] = with_calls(message, kept)
+        return self._remains[index, lost]
+
+
+def _least_relevant_first(conversation: Conversation, units: list[_Unit], batches: list[_Unit]) -> list[_Unit]:
+    """The units in the order in which they go."""
+    superseded, resolved = _outdated(conversation.messages, batches)
+    ordered: list[_Unit] = []
+    for outdated in filter(None, (superseded, superseded | resolved)):
+        ordered += (unit for unit in units if all(pair.result in outdated for pair in unit))
         units = [unit for unit in units if not all(pair.result in outdated for pair in unit)]
-    named = IdentifierIndex(_naming_texts(conversation, pairs, canonical))
-    mentioned: list[_Unit] = []
-    sources: list[_Unit] = []
-    for unit in units:
-        uses = [named.named_after(_result_text(conversation.messages[pair.result]), pair.result) for pair in unit]
-        if any(first for _, first in uses):
-            sources.append(unit)
-        elif any(later for later, _ in uses):
-            mentioned.append(unit)
-        else:
-            yield unit
-    yield from mentioned
-    yield from sources
+    messages = conversation.messages
+    named = IdentifierIndex(_naming_texts(conversation))
+
+    def use(unit: _Unit) -> int:
+        return max([named.use_of(_result_text(messages[pair.result]), pair.result) for pair in unit])
+
+    return [*ordered, *sorted(units, key=use)]
 
 
-def _outdated(messages: Sequence[ChatMessage], pairs: list[_Pair], canonical: list[str]) -> tuple[set[int], set[int]]:
+def _outdated(messages: Sequence[ChatMessage], batches: list[_Unit]) -> tuple[set[int], set[int]]:
     """The results that a later identical call superseded, and the errors that a later success of the tool resolved."""
     superseded: set[int] = set()
     resolved: set[int] = set()
-    called: set[tuple[str, str]] = set()
-    succeeded: set[tuple[str, str]] = set()
+    #: Whether one of the later calls like it succeeded.
+    succeeded: dict[tuple[str, Hashable], bool] = {}
     successful_tools: set[str] = set()
-    for pair, arguments in zip(reversed(pairs), reversed(canonical), strict=True):
+    for pair in chain.from_iterable(map(reversed, reversed(batches))):
         tool = pair.call.tool_name
-        call = tool, arguments
-        failed = any(part.error for part in messages[pair.result]._content if isinstance(part, ToolCallResult))
-        if call in (called if failed else succeeded):
+        call = tool, _identity(pair.call.arguments)
+        failed = result_of(messages[pair.result]).error
+        success_later = succeeded.get(call)
+        if success_later or (failed and success_later is not None):
             superseded.add(pair.result)
         elif failed and tool in successful_tools:
             resolved.add(pair.result)
-        called.add(call)
+        succeeded[call] = success_later or not failed
         if not failed:
-            succeeded.add(call)
             successful_tools.add(tool)
     return superseded, resolved
 
 
-def _naming_texts(conversation: Conversation, pairs: list[_Pair], canonical: list[str]) -> Iterator[tuple[int, str]]:
+def _identity(arguments: dict[str, Any]) -> Hashable:
+    """What two calls have in common when they are given the same. Most arguments are plain, and need not be written."""
+    try:
+        return frozenset(arguments.items())
+    except (TypeError, AttributeError):
+        return _canonical(arguments)
+
+
+def _naming_texts(conversation: Conversation) -> Iterator[tuple[int, str]]:
     """What user and assistant say and what calls are given, oldest first. What compaction wrote needs nothing."""
     notes = set(conversation.notes)
-    arguments: dict[int, list[str]] = defaultdict(list)
-    for pair, text in zip(pairs, canonical, strict=True):
-        arguments[pair.step].append(text)
-    for index, message in enumerate(conversation.messages):
-        if message._role in (ChatRole.USER, ChatRole.ASSISTANT) and index not in notes:
-            texts = [part.text for part in message._content if isinstance(part, TextContent)]
-            yield index, "\n".join(texts + arguments.get(index, []))
+    user, assistant = ChatRole.USER, ChatRole.ASSISTANT
+    first = max(len(conversation.messages) - _NAMING_MESSAGES, 0)
+    for index, message in enumerate(conversation.messages[first:], first):
+        role = message._role
+        if (role is user or role is assistant) and index not in notes:
+            for part in message._content:
+                if isinstance(part, TextContent):
+                    yield index, part.text
+                elif isinstance(part, ToolCall):
+                    yield index, _shown(part.arguments)
 
 
-def _saving(removal: Removal, unit: _Unit, sizes: list[int], remains: _Remains, ledger: TokenLedger) -> int:
-    """What the removal of a unit saves; where its message keeps other calls, a little less than that."""
-    results = sum(sizes[pair.result] for pair in unit)
-    pair = unit[0]
-    message = removal.conversation.messages[pair.step]
-    if len(unit) < pair.siblings:
-        return results + ledger.count([ChatMessage(_role=message.role, _content=[pair.call])])
-    rest = _rest(message, pair.step, frozenset(pair.position for pair in unit), remains)
-    return results + sizes[pair.step] - sum(ledger.sizes([] if rest is None else [rest]))
-
-
-def _without(removal: Removal, units: list[_Unit], remains: _Remains) -> list[ChatMessage]:
-    """The conversation without the given units."""
-    gone = {pair.result for unit in units for pair in unit}
-    lost: dict[int, list[int]] = {}
-    for unit in units:
-        for pair in unit:
-            lost.setdefault(pair.step, []).append(pair.position)
-    rewritten: dict[int, ChatMessage] = {}
-    for index, positions in lost.items():
-        rest = _rest(removal.conversation.messages[index], index, frozenset(positions), remains)
-        if rest is None:
-            gone.add(index)
-        else:
-            rewritten[index] = rest
-    return removal.without(gone, rewritten=rewritten, removed_calls=_calls(units))
-
-
-def _rest(message: ChatMessage, index: int, lost: frozenset[int], remains: _Remains) -> ChatMessage | None:
-    if (index, lost) not in remains:
-        kept = [call for position, call in enumerate(message.tool_calls) if position not in lost]
-        remains[index, lost] = with_calls(message, kept)
-    return remains[index, lost]
-
-
-def _calls(units: Iterable[_Unit]) -> Counter[str]:
-    return Counter(pair.call.tool_name for unit in units for pair in unit)
+def _shown(arguments: dict[str, Any]) -> str:
+    """The arguments in words. Python's own are found several times as fast as JSON."""
+    try:
+        return str(arguments)
+    except Exception:
+        return ""
 
 
 def _canonical(arguments: dict[str, Any]) -> str:
@@ -275,11 +337,7 @@ def _canonical(arguments: dict[str, Any]) -> str:
 
 
 def _result_text(message: ChatMessage) -> str:
-    texts: list[str] = []
-    for part in message._content:
-        if isinstance(part, ToolCallResult):
-            result = part.result
-            texts.extend(
-                [result] if isinstance(result, str) else (b.text for b in result if isinstance(b, TextContent))
-            )
-    return "\n".join(texts)
+    result = result_of(message).result
+    if isinstance(result, str):
+        return result
+    return "\n".join(block.text for block in result if isinstance(block, TextContent))

@@ -4,9 +4,10 @@
 
 """Replaces the older part of a conversation by a summary of it, written by a model or without one."""
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, product
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from haystack import component, logging
@@ -20,16 +21,14 @@ from haystack_compaction.compactors.summary_writer import SMALLEST_RECORD, Summa
 from haystack_compaction.conversation.notes import SummaryScope, is_summary, summary_note, told_by
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.pass_context import current_pass
-from haystack_compaction.salience.digest import write_digest
-from haystack_compaction.tokens.estimate import EstimateTokenCounter
+from haystack_compaction.salience.digest import digest_of, write_digest
+from haystack_compaction.salience.reading import Reading
 from haystack_compaction.tokens.ledger import TokenLedger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
-
-_count_text = EstimateTokenCounter().count_text
 
 # Haystack's own word, by which its summarizer recognises a summary.
 _MARKER = "summarization"
@@ -40,7 +39,16 @@ _DEFAULT_CONTEXT_WINDOW = 32_000
 # New material smaller than this many tokens is left alone: a summary of it would be about as long.
 _SMALLEST_OLD_PART = 400
 
-_DIGEST_ATTEMPTS = 3
+# Less than so many tokens tell nothing. A target that leaves no more than that is out of reach.
+_SMALLEST_SUMMARY = 80
+
+# Without a model, this share of what the target leaves beside the floor is for the digest; the rest is for the newest
+# turns and steps as they are. It may become so many times as long as a model's summary.
+_DIGEST_SHARE = 0.8
+_LONGEST_DIGEST = 16
+
+# A token of an earlier summary tells as much as so many of what it was made from.
+_DENSITY_OF_NOTES = 10
 
 
 @component
@@ -55,7 +63,11 @@ class SummarizationCompactor(Compactor):
     The summary is written by the chat generator: in one call where the old part fits its window, else in parts that are
     merged. It is checked before it replaces anything: one that is empty, cut off, refused, says nothing or is no
     smaller is asked for once more. Where the model fails, and where there is none, a digest takes its place: requests,
-    rules, decisions, calls with their outcomes and exact identifiers, picked out of the messages without a model.
+    rules, decisions, calls with their outcomes and exact identifiers, picked out of the messages without a model. What
+    the newer part has put right is not told any more.
+
+    A summary gets no more than the target leaves for it, so the target is met wherever what stays leaves room for a
+    short one. The digest takes all that is left: a model's summary gains little by being long, a digest gains much.
 
     ### Usage example
 
@@ -74,8 +86,10 @@ class SummarizationCompactor(Compactor):
     :param chat_generator: The chat generator that writes the summaries; None for the digest.
     :param min_keep_steps: How many of the current task's newest completed steps stay even when they exceed the target,
         at least 0. A step is an assistant message with the results of its calls.
-    :param approximate_summary_tokens: How long a summary may become, in tokens, at least 1. What is summarized is
-        chosen so that the target is met with a summary of this length; the model is told, the digest keeps to it.
+    :param approximate_summary_tokens: How long a summary may become, in tokens, at least 1; less where the target has
+        less room. What is summarized is chosen so that the target is met with such a summary, and the model is
+        told. Without a model, four fifths of what the target leaves are set apart for the digest, at least this length
+        and at most 16 times as much.
     :param summarizer_context_window: The size in tokens, reply included, that no prompt for the chat generator may
         exceed. None for the window of the hook that the compactor runs in, where there is one, and 32,000 elsewhere.
     :param summary_instruction: How to summarize, sent as the system message. The transcript and the explanation of its
@@ -134,24 +148,28 @@ class SummarizationCompactor(Compactor):
         :returns: A generator, see `Rewriting`, that returns the messages to go on with, or None when nothing may be
             summarized or a summary would be no smaller.
         """
-        regions = self._regions(conversation)
+        original = current_pass().original or conversation.messages
+        draft = _Draft(conversation, self._regions(conversation), target_tokens, ledger, original)
         tried: set[SummaryScope] = set()
-        written: list[tuple[_OldPart, str]] = []
         # What is too small for a summary of full length is only looked at when nothing else is left.
-        for tight, region in product((False, True), regions):
-            if region.scope in tried or not region.units:
-                continue
-            if written and not ledger.exceeds(_with_summaries(conversation, written), target_tokens):
-                break
-            old = self._old_part(conversation, region, written, target_tokens, ledger, tight=tight)
-            if old is None:
-                continue
-            tried.add(region.scope)
-            text = yield from self._text(conversation, old, ledger)
-            if text and old.is_larger_than(text, conversation, ledger):
-                written.append((old, text))
-        written.extend(_joined(conversation, regions, written))
-        return _with_summaries(conversation, written) if written else None
+        for tight in (False, True):
+            for region in draft.regions:
+                if region.scope in tried or not region.units:
+                    continue
+                if draft.parts and draft.fits():
+                    break
+                old = self._old_part(draft, region, tight=tight)
+                if old is not None:
+                    tried.add(region.scope)
+                    draft.parts[old] = ""
+            for old in draft.unwritten():
+                text = yield from self._text(draft, old)
+                if text and draft.gains_by(old, text):
+                    draft.parts[old] = text
+                else:
+                    del draft.parts[old]
+        draft.parts.update(_joined(draft))
+        return draft.messages() if draft.parts else None
 
     def _regions(self, conversation: Conversation) -> list["_Region"]:
         """The parts of the conversation that have one summary each, in the order in which they are summarized."""
@@ -167,24 +185,15 @@ class SummarizationCompactor(Compactor):
             _Region("task", steps, [index for index in notes if index > task], place=task + 1),
         ]
 
-    def _old_part(
-        self,
-        conversation: Conversation,
-        region: "_Region",
-        written: list[tuple["_OldPart", str]],
-        target_tokens: int,
-        ledger: TokenLedger,
-        *,
-        tight: bool,
-    ) -> "_OldPart | None":
+    def _old_part(self, draft: "_Draft", region: "_Region", *, tight: bool) -> "_OldPart | None":
         """
         The fewest of the oldest units whose summary brings the conversation under the target, else all of them.
 
-        :param written: The summaries that other regions have got in this pass.
         :param tight: Whether the summary may be as long as half of what is new to it, instead of the usual length.
         :returns: None where the summary would be about as long as what it takes the place of.
         """
-        limit = self.approximate_summary_tokens
+        conversation, ledger = draft.conversation, draft.ledger
+        limit = self._limit(draft, region)
         everything = _OldPart(region, region.units, limit)
         if tight:
             new = ledger.count([conversation.messages[index] for unit in region.units for index in unit])
@@ -192,46 +201,60 @@ class SummarizationCompactor(Compactor):
             return replace(everything, limit=min(limit, notes + new // 2)) if new >= _SMALLEST_OLD_PART else None
 
         def without(number: int) -> list[ChatMessage]:
-            return _with_summaries(conversation, [*written, (replace(everything, units=region.units[:number]), "")])
+            return draft.messages((replace(everything, units=region.units[:number]), ""))
 
         number = ledger.fewest_removals(
             [[conversation.messages[index] for index in unit] for unit in region.units],
             staying=without(len(region.units)),
             size_added=0,
-            target_tokens=target_tokens - limit + ledger.count([everything.note(conversation, "")]),
+            target_tokens=draft.target_tokens - draft.reserved() - limit + draft.frame(everything),
             without=without,
         )
         old = replace(everything, units=sorted(region.units[:number]))
-        return old if old.exceeds(limit, conversation, ledger) else None
+        return old if draft.is_larger(old, limit) else None
 
-    def _text(
-        self, conversation: Conversation, old: "_OldPart", ledger: TokenLedger
-    ) -> Generator[list[Prompt], list[Reply], str]:
+    def _limit(self, draft: "_Draft", region: "_Region") -> int:
+        """How long the summary of a region may become: the usual length, or what the target leaves for it if less."""
+        later = [other for other in draft.open_regions() if other is not region]
+        room = draft.room_without(region, *later)
+        usual = self.approximate_summary_tokens
+        if self._model is None:
+            usual = max(usual, min(int(_DIGEST_SHARE * room), _LONGEST_DIGEST * usual))
+        if room < _SMALLEST_SUMMARY:
+            # The target is out of reach. A digest costs nothing but its length, so it is kept short.
+            return usual if self._model else min(usual, max(draft.target_tokens // 4, _SMALLEST_SUMMARY))
+        if later and (room_beside_later := draft.room_without(region)) < usual // 2:
+            # The other region will have to shrink as well, so that the two share the room by what they tell.
+            worths = [draft.worth(some) for some in (region, *later)]
+            room = max(room_beside_later, room * worths[0] // sum(worths), _SMALLEST_SUMMARY)
+        elif later:
+            room = room_beside_later
+        return min(usual, room)
+
+    def _text(self, draft: "_Draft", old: "_OldPart") -> Generator[list[Prompt], list[Reply], str]:
         """The summary of an old part: the model's, or the digest. Empty when even that has nothing to tell."""
-        frame = ledger.count([old.note(conversation, "")])
-        budget = max(old.limit - frame, old.limit // 2)
-        task = conversation.task_index
-        task_text = conversation.messages[task].text if task is not None else None
+        units = [[draft.conversation.messages[index] for index in unit] for unit in old.units]
+        untold = draft.untold_messages(old)
+        earlier = [*(draft.conversation.messages[index] for index in old.region.notes), *untold]
 
-        def digest(messages: Sequence[ChatMessage], previous: str) -> str:
-            return _digest(messages, previous, task_text or "", budget, ledger)
+        def digest(messages: Iterable[ChatMessage]) -> str:
+            longest = max(old.limit, _LONGEST_DIGEST * self.approximate_summary_tokens)
+            return draft.digest(messages, min(draft.room_for(old), longest))
 
         def stand_in(messages: Sequence[ChatMessage], previous: str, fault: str) -> str:
             if self.raise_on_failure:
                 raise RuntimeError(f"The chat generator gave no usable summary: {fault}.")
             logger.warning("A digest stands in for the model's summary: {fault}.", fault=fault)
-            return digest(messages, previous)
+            return digest([*earlier, *messages] if previous else messages)
 
-        units = [[conversation.messages[index] for index in unit] for unit in old.units]
-        previous = _told(conversation, old.region)
         if self._model is None:
-            return digest([message for unit in units for message in unit], previous)
-        writer = self._writer(ledger, old.limit)
+            return digest(chain(earlier, *units))
+        told = [_told(draft.conversation, old.region), draft.digest(untold, old.limit)]
         return (
-            yield from writer.write(
+            yield from self._writer(draft.ledger, old.limit).write(
                 units,
-                previous=previous,
-                is_smaller=lambda text: old.is_larger_than(text, conversation, ledger),
+                previous="\n\n".join(filter(None, told)),
+                is_smaller=lambda text: draft.gains_by(old, text),
                 stand_in=stand_in,
             )
         )
@@ -241,7 +264,7 @@ class SummarizationCompactor(Compactor):
         return SummaryWriter(instruction=self.summary_instruction, limit=limit, context_window=window, ledger=ledger)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Region:
     """
     A part of the conversation that has one summary at most.
@@ -258,7 +281,7 @@ class _Region:
     place: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _OldPart:
     """
     What one summary takes the place of: some units of a region, and all its notes.
@@ -281,30 +304,155 @@ class _OldPart:
             folded=[conversation.messages[index] for index in self.region.notes],
         )
 
-    def is_larger_than(self, text: str, conversation: Conversation, ledger: TokenLedger) -> bool:
-        return self.exceeds(ledger.count([self.note(conversation, text)]), conversation, ledger)
 
-    def exceeds(self, tokens: int, conversation: Conversation, ledger: TokenLedger) -> bool:
-        """Whether it is larger than so many tokens. Counts no more of it than it takes to know."""
-        for index in chain(self.region.notes, *self.units):
-            tokens -= ledger.count([conversation.messages[index]])
+@dataclass
+class _Draft:
+    """
+    A conversation whose old parts give way to summaries, one after the other.
+
+    :param original: The conversation before anything was taken from it, which may have been in an earlier stage.
+    :param parts: What is to give way, with its summary; that is empty until it is written.
+    """
+
+    conversation: Conversation
+    regions: list[_Region]
+    target_tokens: int
+    ledger: TokenLedger
+    original: Sequence[ChatMessage]
+    parts: dict[_OldPart, str] = field(default_factory=dict)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The original, read as a whole: what is kept tells what of the rest no longer holds."""
+        return read(self.conversation, self.original)
+
+    def digest(self, messages: Iterable[ChatMessage], budget_tokens: int) -> str:
+        """What some of the messages say, in short."""
+        told = set(map(id, messages))
+        indexes = [index for index, message in enumerate(self.original) if id(message) in told]
+        if not indexes:
+            return ""
+        count_text = text_counter(self.ledger)
+        digest = digest_of(self.reading, indexes, budget_tokens=budget_tokens, count_text=count_text)
+        # Where all of it is out of date, the old state of things is better than nothing.
+        old = [self.original[index] for index in indexes]
+        return digest or write_digest(old, budget_tokens=budget_tokens, count_text=count_text)
+
+    @cached_property
+    def _lost(self) -> list[tuple[SummaryScope, ChatMessage]]:
+        """What earlier stages removed."""
+        if self.original is self.conversation.messages:
+            return []
+        left = set(map(id, self.conversation.messages))
+        task = self.conversation.task_index
+        task_message = self.conversation.messages[task] if task is not None else None
+        scope: SummaryScope = "history"
+        lost = []
+        for message in self.original:
+            if message is task_message:
+                scope = "task"
+            if id(message) not in left:
+                lost.append((scope, message))
+        return lost
+
+    def untold_messages(self, old: _OldPart) -> list[ChatMessage]:
+        """What earlier stages removed of the region of a part; all that they removed, if no other part tells it."""
+        return [message for scope, message in self._lost if len(self.parts) == 1 or scope == old.region.scope]
+
+    def worth(self, region: _Region) -> int:
+        """How much room the summary of a region deserves, beside that of another."""
+        messages = self.conversation.messages
+        new = [messages[index] for unit in region.units for index in unit]
+        lost = [message for scope, message in self._lost if scope == region.scope]
+        notes = [messages[index] for index in region.notes]
+        return self.ledger.count([*new, *lost]) + _DENSITY_OF_NOTES * self.ledger.count(notes) + 1
+
+    def open_regions(self) -> list[_Region]:
+        """The regions that something may be summarized of and that are no part yet."""
+        chosen = [old.region for old in self.parts]
+        return [region for region in self.regions if region.units and region not in chosen]
+
+    def unwritten(self) -> list[_OldPart]:
+        """The parts whose summary is still to be written."""
+        return [old for old, text in self.parts.items() if not text]
+
+    def frame(self, old: _OldPart) -> int:
+        """The size of a summary that says nothing."""
+        return self.ledger.count([old.note(self.conversation, "")])
+
+    def reserved(self, *, beside: _OldPart | None = None) -> int:
+        """What the texts of the summaries that are still to be written will take."""
+        return sum(max(old.limit - self.frame(old), 0) for old in self.unwritten() if old is not beside)
+
+    def fits(self) -> bool:
+        """Whether the conversation will fit the target."""
+        return not self.ledger.exceeds(self.messages(), self.target_tokens - self.reserved())
+
+    def room_without(self, region: _Region, *others: _Region) -> int:
+        """What the target leaves for the summary of a region when it goes whole, like the others."""
+        parts = [_OldPart(some, some.units, limit=0) for some in (region, *others)]
+        size = self.ledger.count(self.messages(*((part, "") for part in parts))) + self.reserved()
+        return self.target_tokens - size + self.frame(parts[0])
+
+    def room_for(self, old: _OldPart) -> int:
+        """What the target leaves for the text of a summary, which is its usual length at least."""
+        left = self.target_tokens - self.ledger.count(self.messages((old, ""))) - self.reserved(beside=old)
+        return max(left, old.limit - self.frame(old), old.limit // 2)
+
+    def gains_by(self, old: _OldPart, text: str) -> bool:
+        """Whether a summary brings the conversation under the target, or at least is smaller than its old part."""
+        size = self.ledger.count([old.note(self.conversation, text)])
+        return self.is_larger(old, size) or not self.ledger.exceeds(self.messages((old, text)), self.target_tokens)
+
+    def is_larger(self, old: _OldPart, tokens: int) -> bool:
+        """Whether an old part is larger than so many tokens. Counts no more of it than it takes to know."""
+        for index in chain(old.region.notes, *old.units):
+            tokens -= self.ledger.count([self.conversation.messages[index]])
             if tokens < 0:
                 return True
         return False
 
+    def messages(self, *more: tuple[_OldPart, str]) -> list[ChatMessage]:
+        """The conversation with each old part replaced by its summary."""
+        conversation, parts = self.conversation, {**self.parts, **dict(more)}
+        gone = set(chain.from_iterable(unit for old in parts for unit in [*old.units, old.region.notes]))
+        kept_messages = len(conversation.messages) - len(gone)
+        notes = {
+            old.region.place: old.note(conversation, text, kept_messages=kept_messages) for old, text in parts.items()
+        }
+        compacted: list[ChatMessage] = []
+        start = 0
+        for place, note in sorted(notes.items()):
+            compacted += [*_kept(conversation, range(start, place), gone), note]
+            start = place
+        return [*compacted, *_kept(conversation, range(start, len(conversation.messages)), gone)]
 
-def _digest(messages: Sequence[ChatMessage], previous: str, task_text: str, budget: int, ledger: TokenLedger) -> str:
-    """A digest that keeps to its budget by the ledger too. It measures itself by the estimate, which is faster."""
-    text, estimated = "", budget
-    for _ in range(_DIGEST_ATTEMPTS):
-        text = write_digest(
-            messages, budget_tokens=estimated, count_text=_count_text, task_text=task_text, previous=previous
-        )
-        size = ledger.count([ChatMessage.from_user(text)])
-        if size <= budget:
-            break
-        estimated = estimated * budget // size
-    return text
+
+def read(conversation: Conversation, original: Sequence[ChatMessage] | None = None) -> Reading:
+    """
+    Read a conversation for a digest of some of it.
+
+    :param conversation: The conversation, with the current task.
+    :param original: The conversation before anything was taken from it, if it is to be read instead.
+    :returns: What it says, by the index of the message.
+    """
+    task = conversation.task_index
+    task_text = conversation.messages[task].text if task is not None else None
+    return Reading(original if original is not None else conversation.messages, task_text=task_text or "")
+
+
+def text_counter(ledger: TokenLedger) -> Callable[[str], int]:
+    """
+    Return what counts the tokens of a text.
+
+    :param ledger: What counts messages.
+    :returns: The counter's own function for texts where it has one, else one that counts messages made of them.
+    """
+    count_text: Callable[[str], int] | None = getattr(ledger.token_counter, "count_text", None)
+    if count_text is not None:
+        return count_text
+    frame = ledger.count([ChatMessage.from_user("")])
+    return lambda text: ledger.count([ChatMessage.from_user(text)]) - frame
 
 
 def _told(conversation: Conversation, region: _Region) -> str:
@@ -312,30 +460,16 @@ def _told(conversation: Conversation, region: _Region) -> str:
     return "\n\n".join(filter(None, (told_by(conversation.messages[index]) for index in region.notes)))
 
 
-def _joined(
-    conversation: Conversation, regions: list[_Region], written: list[tuple[_OldPart, str]]
-) -> list[tuple[_OldPart, str]]:
+def _joined(draft: _Draft) -> dict[_OldPart, str]:
     """The summaries of regions that have several and need no new one, as one text each."""
-    revised = [old.region for old, _ in written]
+    conversation = draft.conversation
+    revised = [old.region for old in draft.parts]
     several = [
         region
-        for region in regions
+        for region in draft.regions
         if region not in revised and sum(is_summary(conversation.messages[index]) for index in region.notes) > 1
     ]
-    return [(_OldPart(region, [], limit=0), _told(conversation, region)) for region in several]
-
-
-def _with_summaries(conversation: Conversation, written: list[tuple[_OldPart, str]]) -> list[ChatMessage]:
-    """The conversation with each old part replaced by its summary."""
-    gone = set(chain.from_iterable(unit for old, _ in written for unit in [*old.units, old.region.notes]))
-    kept_messages = len(conversation.messages) - len(gone)
-    notes = {old.region.place: old.note(conversation, text, kept_messages=kept_messages) for old, text in written}
-    compacted: list[ChatMessage] = []
-    start = 0
-    for place, note in sorted(notes.items()):
-        compacted += [*_kept(conversation, range(start, place), gone), note]
-        start = place
-    return [*compacted, *_kept(conversation, range(start, len(conversation.messages)), gone)]
+    return {_OldPart(region, [], limit=0): _told(conversation, region) for region in several}
 
 
 def _kept(conversation: Conversation, indexes: range, gone: set[int]) -> list[ChatMessage]:

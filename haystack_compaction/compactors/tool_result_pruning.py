@@ -7,7 +7,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from haystack import component
@@ -23,6 +23,7 @@ from haystack_compaction.conversation.tool_steps import (
     has_replay_data,
     loop_openers,
     older_tool_steps,
+    result_of,
     tool_steps,
     with_calls,
 )
@@ -36,6 +37,8 @@ _DEFAULT_PLACEHOLDER = (
     "The call has been made.]"
 )
 _FIELDS = re.compile(r"\{(tool_name|num_tokens|first_line)\}")
+# So many edits are prepared and counted at a time.
+_BATCH = 50
 _FIRST_LINE_CHARACTERS = 100
 # A string in the arguments of an older call is cut down to this many characters.
 _STRING_CHARACTERS = 200
@@ -97,6 +100,8 @@ class ToolResultPruningCompactor(Compactor):
         self.min_keep_steps = min_keep_steps
         self.min_tokens = min_tokens
         self.placeholder = placeholder
+        # Text and names of fields by turns.
+        self._pieces = _FIELDS.split(placeholder)
         self.skip_meta_keys = tuple(skip_meta_keys)
         self.keep_tools = tuple(keep_tools)
 
@@ -113,12 +118,13 @@ class ToolResultPruningCompactor(Compactor):
         made: list[tuple[int, ChatMessage]] = []
 
         def savings() -> Iterator[int]:
-            for index, message in self._edits(conversation, sizes):
-                saving = sizes[index] - ledger.count([message])
-                # A placeholder can be larger than a small result.
-                if saving > 0:
-                    made.append((index, message))
-                    yield saving
+            edits = self._edits(conversation, sizes)
+            while batch := list(islice(edits, _BATCH)):
+                for (index, message), size in zip(batch, ledger.sizes([message for _, message in batch]), strict=True):
+                    # A placeholder can be larger than a small result.
+                    if size < sizes[index]:
+                        made.append((index, message))
+                        yield sizes[index] - size
 
         def edited(number: int) -> list[ChatMessage]:
             compacted = list(messages)
@@ -147,10 +153,9 @@ class ToolResultPruningCompactor(Compactor):
                 yield index, self._shrunk(messages[index], sizes[index])
 
     def _is_prunable(self, message: ChatMessage) -> bool:
-        meta_keys = (COMPACTION_META_KEY, *self.skip_meta_keys)
-        return not any(key in message.meta for key in meta_keys) and not any(
-            result.origin.tool_name in self.keep_tools for result in message.tool_call_results
-        )
+        if message.meta and not message.meta.keys().isdisjoint((COMPACTION_META_KEY, *self.skip_meta_keys)):
+            return False
+        return result_of(message).origin.tool_name not in self.keep_tools
 
     def _is_shrinkable(self, messages: Sequence[ChatMessage], step: ToolStep) -> bool:
         message = messages[step.assistant]
@@ -162,8 +167,9 @@ class ToolResultPruningCompactor(Compactor):
         return any(map(_has_long_strings, calls)) and not any(call.tool_name in self.keep_tools for call in calls)
 
     def _pruned(self, message: ChatMessage, size: int) -> ChatMessage:
-        results = [replace(result, result=self._placeholder(result, size)) for result in message.tool_call_results]
-        return replace(message, _content=results, _meta=self._marked(message.meta, size))
+        result = result_of(message)
+        pruned = ToolCallResult(self._placeholder(result, size), result.origin, result.error)
+        return ChatMessage(message.role, [pruned], message.name, self._marked(message.meta, size))
 
     def _placeholder(self, result: ToolCallResult, size: int) -> str:
         values = {
@@ -171,7 +177,9 @@ class ToolResultPruningCompactor(Compactor):
             "num_tokens": str(size),
             "first_line": _first_line(result),
         }
-        return _FIELDS.sub(lambda field: values[field[1]], self.placeholder)
+        pieces = list(self._pieces)
+        pieces[1::2] = [values[field] for field in pieces[1::2]]
+        return "".join(pieces)
 
     def _shrunk(self, message: ChatMessage, size: int) -> ChatMessage:
         calls = [
@@ -197,8 +205,12 @@ def _has_long_strings(call: ToolCall) -> bool:
 
 def _first_line(result: ToolCallResult) -> str:
     """The beginning of what a result says, on one line; what it shows where it says nothing."""
-    parts = [TextContent(result.result)] if isinstance(result.result, str) else result.result
-    texts = (part.text for part in parts if isinstance(part, TextContent))
-    lines = (text.lstrip().partition("\n")[0].rstrip() for text in texts)
-    media = (described(part) for part in parts if isinstance(part, (ImageContent, FileContent)))
+    if isinstance(result.result, str):
+        return _beginning(result.result)
+    lines = (_beginning(part.text) for part in result.result if isinstance(part, TextContent))
+    media = (described(part) for part in result.result if isinstance(part, (ImageContent, FileContent)))
     return next(filter(None, chain(lines, media)), "")[:_FIRST_LINE_CHARACTERS]
+
+
+def _beginning(text: str) -> str:
+    return text.lstrip()[:_FIRST_LINE_CHARACTERS].partition("\n")[0].rstrip()

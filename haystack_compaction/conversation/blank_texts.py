@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, TextContent, ToolCallResult
-from haystack.dataclasses.chat_message import ChatMessageContentT
+from haystack.dataclasses.chat_message import ChatMessageContentT, ToolCallResultContentT
 
 _EMPTY = "(empty message)"
+_NO_OUTPUT = "(no output)"
 
 
 def fill_blank_texts(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """
-    Remove blank text blocks, and give a message that has nothing else a short text instead.
+    Remove blank text blocks, and give a message or a tool's result that has nothing else a short text instead.
 
-    Anthropic answers 400 to a blank text block wherever it stands, OpenAI to an assistant message with neither content
-    nor tool calls. A tool result that is a blank string is accepted by both and left alone.
+    Anthropic answers 400 to a blank text block wherever it stands, and clients make one of a tool's result that is an
+    empty string; OpenAI to an assistant message with neither content nor tool calls.
 
     :param messages: The conversation, oldest to newest. It is left as it is.
     :returns: A new list. Messages without a blank text block are the same objects.
@@ -36,9 +37,15 @@ def has_blank_texts(messages: Sequence[ChatMessage]) -> bool:
             if type(part) is TextContent:
                 if not part.text or part.text.isspace():
                     return True
-            elif type(part) is ToolCallResult and type(part.result) is not str and any(map(_is_blank, part.result)):
+            elif type(part) is ToolCallResult and _has_blank(part.result):
                 return True
     return False
+
+
+def _has_blank(result: ToolCallResultContentT) -> bool:
+    if isinstance(result, str):
+        return not result or result.isspace()
+    return not result or any(map(_is_blank, result))
 
 
 def _is_blank(part: object) -> bool:
@@ -54,7 +61,7 @@ def _filled(message: ChatMessage) -> ChatMessage:
 
 
 def _filled_result(part: ChatMessageContentT) -> ChatMessageContentT:
-    if not isinstance(part, ToolCallResult) or isinstance(part.result, str):
+    if not isinstance(part, ToolCallResult) or not _has_blank(part.result):
         return part
-    blocks = [block for block in part.result if not _is_blank(block)]
-    return replace(part, result=blocks or "")
+    blocks = [block for block in part.result if not isinstance(block, str) and not _is_blank(block)]
+    return replace(part, result=blocks or _NO_OUTPUT)

@@ -6,7 +6,6 @@
 
 import re
 from collections.abc import Iterable, Set
-from itertools import chain
 
 # A thing is known by its name from the first digit, slash or at sign on ("12345" of "ORD-12345"): a search for these
 # passes over prose several times as fast as one for words does.
@@ -28,19 +27,32 @@ class IdentifierIndex:
     def __init__(self, texts: Iterable[tuple[int, str]]) -> None:
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
+        first, last = self._first, self._last
         for index, text in texts:
-            quoted = [quote + name for name in _QUOTED_NAME.findall(text) for quote in _QUOTES]
-            for name in chain(_SIGNED.findall(text), quoted):
-                self._last[name] = index
-                self._first.setdefault(name, index)
+            names = _SIGNED.findall(text)
+            if _has_quotes(text):
+                names += [quote + name for name in _QUOTED_NAME.findall(text) for quote in _QUOTES]
+            for name in names:
+                last[name] = index
+                first.setdefault(name, index)
 
-    def named_after(self, text: str, index: int) -> tuple[bool, bool]:
+    def use_of(self, text: str, index: int) -> int:
         """
-        Return whether later messages name something that a text holds.
+        Return how much later messages have made of a text.
 
         :param text: The text, such as a tool's result.
         :param index: The index of its message.
-        :returns: Whether a later message names something in it, and whether nobody had named that before.
+        :returns: 0 when they name nothing in it, 1 when they do, 2 when nobody had named that before.
         """
-        names: Set[str] = self._last.keys() & {*_SIGNED.findall(text), *_QUOTED.findall(text)}
-        return any(self._last[name] > index for name in names), any(self._first[name] > index for name in names)
+        held = set(_SIGNED.findall(text))
+        if _has_quotes(text):
+            held.update(_QUOTED.findall(text))
+        names: Set[str] = self._last.keys() & held
+        if not names or max(map(self._last.__getitem__, names)) <= index:
+            return 0
+        return 2 if max(map(self._first.__getitem__, names)) > index else 1
+
+
+def _has_quotes(text: str) -> bool:
+    """Whether it is worth a search that takes much longer than this look."""
+    return '"' in text or "'" in text or "`" in text

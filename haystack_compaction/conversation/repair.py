@@ -5,6 +5,7 @@
 """A conversation that providers accept, whatever came in."""
 
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 from haystack.dataclasses import ChatMessage
 
@@ -27,3 +28,17 @@ def repaired(messages: Sequence[ChatMessage], *, keep_pending: bool = True) -> l
 def is_valid(messages: Sequence[ChatMessage], *, keep_pending: bool = True) -> bool:
     """Whether `repaired` would leave the conversation as it is."""
     return pairs_are_intact(messages, keep_pending=keep_pending) and not has_blank_texts(messages)
+
+
+def repaired_messages(before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> int:
+    """
+    Return how many messages a repair has put in, taken out, moved or changed.
+
+    :param before: The conversation as it came in.
+    :param after: The conversation as it was repaired.
+    :returns: The number of messages.
+    """
+    places = SequenceMatcher(None, list(map(id, before)), list(map(id, after)), autojunk=False).get_opcodes()
+    return sum(
+        max(end - start, new_end - new_start) for tag, start, end, new_start, new_end in places if tag != "equal"
+    )

@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, ToolCall
+from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, ToolCall, ToolCallResult
 
 from haystack_compaction.conversation.structure import Conversation
 
@@ -39,16 +39,15 @@ def tool_steps(conversation: Conversation) -> list[ToolStep]:
     """
     messages = conversation.messages
     task_index = len(messages) if conversation.task_index is None else conversation.task_index
+    tool = ChatRole.TOOL
     steps: list[ToolStep] = []
-    start: int | None = None
-    for index, message in enumerate(messages):
-        if message._role is not ChatRole.TOOL:
-            start = index
-        elif start == index - 1:
+    end = 0
+    for index in [index for index, message in enumerate(messages) if message._role is tool]:
+        if index >= end:
             end = index + 1
-            while end < len(messages) and messages[end]._role is ChatRole.TOOL:
+            while end < len(messages) and messages[end]._role is tool:
                 end += 1
-            steps.append(ToolStep(start, range(index, end), in_current_task=start > task_index))
+            steps.append(ToolStep(index - 1, range(index, end), in_current_task=index - 1 > task_index))
     return steps
 
 
@@ -84,7 +83,8 @@ def loop_openers(conversation: Conversation) -> set[int]:
     """
     openers: set[int] = set()
     messages = conversation.messages
-    if not any(type(part) is ReasoningContent for message in messages for part in message._content):
+    first = conversation.steps[0].start if conversation.steps else len(messages)
+    if not any(type(part) is ReasoningContent for message in messages[first:] for part in message._content):
         return openers
     previous: int | None = None
     reasons = False
@@ -97,6 +97,13 @@ def loop_openers(conversation: Conversation) -> set[int]:
             openers.add(index if has_reasoning or previous is None else previous)
         previous = index
     return openers
+
+
+def result_of(message: ChatMessage) -> ToolCallResult:
+    """The result that a message holds. Where pairs are intact it is the only thing in it."""
+    result = message._content[0]
+    assert isinstance(result, ToolCallResult)
+    return result
 
 
 def has_replay_data(message: ChatMessage) -> bool:
@@ -121,9 +128,11 @@ def with_calls(message: ChatMessage, calls: Sequence[ToolCall]) -> ChatMessage |
     content = [*rest, *calls]
     if not content:
         return None
-    return ChatMessage(message.role, content, message.name, without_replay_data(message))
+    return ChatMessage(message._role, content, message._name, without_replay_data(message))
 
 
 def without_replay_data(message: ChatMessage) -> dict[str, Any]:
     """The message's `meta` without what a provider would be sent instead of its content."""
+    if not message._meta:
+        return {}
     return {key: value for key, value in message.meta.items() if key not in _REPLAY_META_KEYS}

@@ -85,7 +85,8 @@ def digest_of(
     told = set(messages)
     calls: Counter[str] = Counter()
     for message in sorted(told & reading.calls.keys()):
-        calls.update(reading.calls[message])
+        for tool, number in reading.calls[message].items():
+            calls[tool] += number
     calls_size = count_text(f"{Voice.CALL.value}\n{calls_line(calls)}\n") if calls else 0
     if calls_size > _CALLS_SHARE * budget_tokens:
         calls, calls_size = Counter(), 0

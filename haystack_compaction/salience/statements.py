@@ -5,7 +5,7 @@
 """What a conversation says, statement by statement."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -87,7 +87,7 @@ class Listener:
     def __init__(self) -> None:
         self._reader = Reader()
         #: How often each tool was called, by the index of the message that has the result.
-        self.calls: dict[int, Counter[str]] = defaultdict(Counter)
+        self.calls: dict[int, dict[str, int]] = {}
         self._succeeded: dict[str, int] = {}
 
     def statements(self, messages: Sequence[ChatMessage]) -> list[Statement]:
@@ -99,7 +99,7 @@ class Listener:
         """
         for index, message in enumerate(messages):
             if message._role is ChatRole.TOOL:
-                self._hear_results(message.tool_call_results, index)
+                self._hear_results(message, index)
         said: list[Statement] = []
         for index, voice, text in _to_read(messages):
             if voice is None:
@@ -125,7 +125,7 @@ class Listener:
                 continue
             line = line.removeprefix(BULLET)
             if calls := _CALLS.match(line):
-                self.calls[message].update({tool: int(number) for tool, number in _CALL.findall(calls[1])})
+                self._add_calls(message, {tool: int(number) for tool, number in _CALL.findall(calls[1])})
                 continue
             times = _TIMES.search(line)
             line = _TIMES.sub("", line)
@@ -153,11 +153,19 @@ class Listener:
         """
         return frozenset().union(*(self._reader.read(line).terms for line in sentences(text)))
 
-    def _hear_results(self, results: Sequence[ToolCallResult], message: int) -> None:
-        for result in results:
-            self.calls[message][result.origin.tool_name] += 1
-            if not result.error:
-                self._succeeded[result.origin.tool_name] = message
+    def _hear_results(self, message: ChatMessage, index: int) -> None:
+        for part in message._content:
+            if isinstance(part, ToolCallResult):
+                tool = part.origin.tool_name
+                self._add_calls(index, {tool: 1})
+                if not part.error:
+                    self._succeeded[tool] = index
+
+    def _add_calls(self, message: int, calls: dict[str, int]) -> None:
+        earlier = self.calls.setdefault(message, calls)
+        if earlier is not calls:
+            for tool, number in calls.items():
+                earlier[tool] = earlier.get(tool, 0) + number
 
 
 #: The index of a message, who speaks (None for a note), and what is said.
@@ -166,12 +174,14 @@ _Text = tuple[int, Voice | None, str]
 
 def _to_read(messages: Sequence[ChatMessage]) -> list[_Text]:
     """All texts of a conversation, or the most unusual parts of them where they are too much to read."""
-    texts = [text for index, message in enumerate(messages) for text in _texts(message, index)]
-    characters = sum(len(text) for _, _, text in texts)
-    return texts if characters <= _READ_WHOLE_CHARACTERS else _unusual(texts, characters)
+    texts = [text for index, message in enumerate(messages) for text in _texts(message, index, with_calls=False)]
+    characters = sum([len(text) for _, _, text in texts])
+    if characters > _READ_WHOLE_CHARACTERS:
+        return _unusual(texts, characters)
+    return [text for index, message in enumerate(messages) for text in _texts(message, index, with_calls=True)]
 
 
-def _texts(message: ChatMessage, index: int) -> Iterator[_Text]:
+def _texts(message: ChatMessage, index: int, *, with_calls: bool) -> Iterator[_Text]:
     if message._meta and is_note(message):
         yield index, None, told_by(message)
         return
@@ -184,7 +194,8 @@ def _texts(message: ChatMessage, index: int) -> Iterator[_Text]:
             if part.error:
                 yield index, Voice.PROBLEM, f"{part.origin.tool_name}{_FAILED}{text}"
             else:
-                yield index, Voice.CALL, _call_line(part, text)
+                if with_calls:
+                    yield index, Voice.CALL, _call_line(part, text)
                 yield index, Voice.TOOL, text
 
 

@@ -8,17 +8,20 @@ import threading
 import weakref
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 from math import ceil
 from typing import Any, SupportsIndex, TypeVar
 
 from haystack import logging
 from haystack.dataclasses import ChatMessage
-from haystack.token_counters import TokenCounter
+from haystack.token_counters import ApproximateTokenCounter, TokenCounter
 from haystack.tools import ToolsType, flatten_tools_or_toolsets
 from haystack.tools.tool import Tool
 
 from haystack_compaction.conversation.repair import is_valid, repaired
+from haystack_compaction.tokens.approximate import approximate_count
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
+from haystack_compaction.tokens.message_counter import MessageTokenCounter
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,10 @@ class TokenLedger(TokenCounter):
         #: Whether the counter is only ever asked for whole conversations.
         self.whole_only = not self._joins and not getattr(self.token_counter, "additive", False)
         self._join_tokens = ceil(1 / getattr(self.token_counter, "chars_per_token", 1)) if self._joins else 0
-        self._estimate = EstimateTokenCounter()
+        estimate = EstimateTokenCounter()
+        counters = [estimate] if self.whole_only else [self.token_counter, estimate]
+        self._message_counts = [_message_count(counter) for counter in counters]
+        self._tool_counts = [_tool_count(counter) for counter in counters]
         self._memory = _Memory(max_entries)
 
     @classmethod
@@ -118,7 +124,7 @@ class TokenLedger(TokenCounter):
         :param messages: Any messages.
         :returns: The number of tokens of each, in order.
         """
-        sizes = self._memory.sizes_of(messages, self._count_message)
+        sizes = self._unscaled_sizes(messages)
         return sizes if self.scale == 1.0 else [round(size * self.scale) for size in sizes]
 
     def measure(self, messages: Sequence[ChatMessage], tools: ToolsType | None = None) -> int:
@@ -177,6 +183,7 @@ class TokenLedger(TokenCounter):
         size_added: int,
         target_tokens: int,
         without: Callable[[int], Sequence[ChatMessage]],
+        is_measured: bool = False,
     ) -> int:
         """
         Return how many units must be removed, in the order given, for the rest to fit the target.
@@ -189,15 +196,18 @@ class TokenLedger(TokenCounter):
         :param size_added: About how many tokens removing anything at all adds, such as those of a note.
         :param target_tokens: The size to come under.
         :param without: Returns the conversation without the first so many units.
+        :param is_measured: Whether the caller measures the result anyway, and so it may be one that is just too large.
         :returns: The smallest sufficient number, at least 1, or the number of all units when even that is not enough.
         """
-        room = target_tokens - size_added - self.count(staying)
-        number, size = len(units), 0
-        while number > 1 and (size := self.count(units[number - 1])) <= room:
+        room = (target_tokens - size_added - self.count(staying)) / self.scale
+        sizes = self._memory.sizes_of(chain.from_iterable(reversed(units)), self._count_message, room)
+        number, size, start = len(units), 0, 0
+        while number > 1 and (size := sum(sizes[start : start + len(units[number - 1])])) <= room:
             room -= size
             number -= 1
+            start += len(units[number])
         # The size that a note adds depends a little on the number.
-        is_close = min(abs(room), abs(room - size)) <= _CLOSE
+        is_close = not is_measured and min(abs(room), abs(room - size)) <= _CLOSE
         if self.whole_only or is_close or (self._joins and sum(map(len, units)) + len(staying) <= _SMALL):
             return _smallest_fitting(number, len(units), lambda guess: self.measure(without(guess)) <= target_tokens)
         return number
@@ -251,14 +261,17 @@ class TokenLedger(TokenCounter):
 
     def _counted(self, messages: Sequence[ChatMessage], tools: ToolsType | None) -> int:
         """The unscaled total."""
-        try:
-            # In the common case every message is known, and this is the whole cost of a step without a compaction.
-            total = sum(map(self._memory.sizes.__getitem__, map(id, messages)))
-        except KeyError:
-            total = sum(self._memory.sizes_of(messages, self._count_message))
+        total = sum(self._unscaled_sizes(messages))
         if tools:
             total += sum(self._memory.sizes_of(flatten_tools_or_toolsets(tools), self._count_tool))
         return total
+
+    def _unscaled_sizes(self, messages: Sequence[ChatMessage]) -> list[int]:
+        try:
+            # In the common case every message is known, and this is the whole cost of a step without a compaction.
+            return list(map(self._memory.sizes.__getitem__, map(id, messages)))
+        except KeyError:
+            return self._memory.sizes_of(messages, self._count_message)
 
     def _total_beyond(self, messages: Iterable[ChatMessage], limit: float) -> int:
         """The total, counted no further than it takes to go beyond the limit."""
@@ -266,23 +279,19 @@ class TokenLedger(TokenCounter):
         return total if self.scale == 1.0 else round(total * self.scale)
 
     def _count_message(self, message: ChatMessage) -> int:
-        return self._counted_alone([message], None)
+        return self._counted_alone(self._message_counts, message)
 
     def _count_tool(self, tool: Tool) -> int:
-        return self._counted_alone([], [tool])
+        return self._counted_alone(self._tool_counts, tool)
 
-    def _counted_alone(self, messages: list[ChatMessage], tools: list[Tool] | None) -> int:
+    def _counted_alone(self, counts: Iterable[Callable[[_ItemT], int]], item: _ItemT) -> int:
         """The size of one message or one tool, from the counter where it may be asked, else from the estimate."""
-        if not self.whole_only:
+        for count in counts:
             try:
-                return _checked(self.token_counter.count(messages, tools)) + self._join_tokens
+                return _checked(count(item)) + self._join_tokens
             except BaseException as error:
                 self._log_failure(error)
-        try:
-            return self._estimate.count(messages, tools)
-        except Exception as error:
-            self._log_failure(error)
-            return _UNCOUNTABLE
+        return _UNCOUNTABLE
 
     def _asked(self, messages: list[ChatMessage], tools: ToolsType | None) -> int:
         """What the counter itself says of a whole conversation."""
@@ -305,6 +314,19 @@ class TokenLedger(TokenCounter):
             )
 
 
+def _message_count(counter: TokenCounter) -> Callable[[ChatMessage], int]:
+    """What counts a single message, without a list around it where the counter is known and no subclass of that."""
+    if isinstance(counter, MessageTokenCounter) and type(counter).count is MessageTokenCounter.count:
+        return counter.count_message
+    if type(counter) is ApproximateTokenCounter:
+        return approximate_count(counter)
+    return lambda message: counter.count([message])
+
+
+def _tool_count(counter: TokenCounter) -> Callable[[Tool], int]:
+    return lambda tool: counter.count([], [tool])
+
+
 def _new_ledger(token_counter: TokenCounter, max_entries: int) -> TokenLedger:
     return TokenLedger(token_counter, max_entries=max_entries)
 
@@ -316,9 +338,9 @@ class _Memory:
         self.sizes: dict[int, int] = {}
         self.failure_logged = False
         self._max_entries = max_entries
-        # By the identity of the reference, since that is all that is left of an object when it goes.
-        self._references: dict[int, weakref.ref[Any]] = {}
-        self._keys: dict[int, int] = {}
+        # By the identity of the reference, since that is all that is left of an object when it goes; with the
+        # identity that the object had.
+        self._references: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._forget = _forgetter(weakref.ref(self))
         self._lock = threading.Lock()
 
@@ -326,28 +348,36 @@ class _Memory:
         self, items: Iterable[_ItemT], count_one: Callable[[_ItemT], int], limit: float = float("inf")
     ) -> list[int]:
         """The size of each item, through the one with which their sum exceeds the limit."""
-        known, references, keys, forget = self.sizes, self._references, self._keys, self._forget
+        known = self.sizes
         sizes = []
-        for item in items:
-            key = id(item)
-            size = known.get(key)
-            if size is None:
-                size = count_one(item)
-                reference = weakref.ref(item, forget)
-                references[id(reference)] = reference
-                keys[id(reference)] = key
-                known[key] = size
-            sizes.append(size)
-            limit -= size
-            if limit < 0:
-                break
-        if len(references) > self._max_entries:
-            self._forget_oldest()
+        new: list[Any] = []
+        try:
+            for item in items:
+                size = known.get(id(item))
+                if size is None:
+                    size = count_one(item)
+                    new.append(item)
+                    known[id(item)] = size
+                sizes.append(size)
+                limit -= size
+                if limit < 0:
+                    break
+        finally:
+            # All at once, since that takes a fraction of the time.
+            if new:
+                self._follow(new)
         return sizes
+
+    def _follow(self, items: list[Any]) -> None:
+        """Forget the size of each item when it goes."""
+        references = list(map(weakref.ref, items, repeat(self._forget)))
+        self._references.update(zip(map(id, references), zip(references, map(id, items), strict=True), strict=True))
+        if len(self._references) > self._max_entries:
+            self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         with self._lock:
-            for reference in list(self._references.values())[: len(self._references) - self._max_entries]:
+            for reference, _ in list(self._references.values())[: len(self._references) - self._max_entries]:
                 self._forget(reference)
 
 
@@ -356,14 +386,17 @@ def _forgetter(memory_reference: "weakref.ref[_Memory]") -> Callable[[weakref.re
 
     def forget(reference: "weakref.ref[Any]") -> None:
         memory = memory_reference()
-        if memory is not None and memory._references.pop(id(reference), None) is not None:
-            memory.sizes.pop(memory._keys.pop(id(reference)), None)
+        _, key = memory._references.pop(id(reference), (None, None)) if memory is not None else (None, None)
+        if memory is not None and key is not None:
+            memory.sizes.pop(key, None)
 
     return forget
 
 
 def _checked(tokens: Any) -> int:
     """What a counter returned, unless it is no number of tokens."""
+    if type(tokens) is int and tokens >= 0:
+        return tokens
     if not isinstance(tokens, (int, float, SupportsIndex)) or not 0 <= tokens < float("inf"):  # type: ignore[operator]
         raise ValueError(f"a token counter must return a number of at least 0, got {tokens!r}")
     return int(tokens)

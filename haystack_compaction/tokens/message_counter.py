@@ -77,9 +77,24 @@ class MessageTokenCounter(ABC):
         :param tools: Tools whose schemas are sent along with the messages.
         :returns: The number of tokens, 0 when there is nothing to measure.
         """
-        total = sum(map(self._count_message, messages))
+        total = sum(map(self.count_message, messages))
         for tool in flatten_tools_or_toolsets(tools) if tools else []:
             total += _TOOL_FRAME + self.count_text(as_json(tool.tool_spec))
+        return total
+
+    def count_message(self, message: ChatMessage) -> int:
+        """
+        Return the number of tokens that one message takes, as `count` does for a list of it alone.
+
+        :param message: The message to measure.
+        :returns: The number of tokens.
+        """
+        total = _MESSAGE_FRAME
+        for part in message._content:
+            if type(part) is TextContent:
+                total += self.count_text(part.text)
+            else:
+                total += self._count_part(part)
         return total
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,15 +115,6 @@ class MessageTokenCounter(ABC):
         """
         counter: MessageTokenCounter = default_from_dict(cls, data)
         return counter
-
-    def _count_message(self, message: ChatMessage) -> int:
-        total = _MESSAGE_FRAME
-        for part in message._content:
-            if type(part) is TextContent:
-                total += self.count_text(part.text)
-            else:
-                total += self._count_part(part)
-        return total
 
     def _count_part(self, part: object) -> int:
         if isinstance(part, TextContent):

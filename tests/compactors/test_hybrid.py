@@ -11,7 +11,7 @@ from haystack import Pipeline
 from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.utils import Secret
-from samples import ScriptedChatGenerator, chat, run_of, step
+from samples import ScriptedChatGenerator, chat, run_of, step, texts
 
 from haystack_compaction import (
     EstimateTokenCounter,
@@ -51,6 +51,81 @@ def test_the_default_prunes_then_moves_the_window_then_summarizes():
     assert [before for before, _ in sizes[1:]] == [after for _, after in sizes[:-1]]
     assert sizes[0][0] == report.tokens_before
     assert sizes[-1][1] == report.tokens_after
+
+
+def audit(steps=30):
+    """Runs of tool calls in several turns. One result holds what matters, one rule is put right later."""
+    messages = run_of(0)[:1]
+    for turn in range(5):
+        messages.append(ChatMessage.from_user(f"Look at rack {turn} and tell me what you see there."))
+        for number in range(steps // 5):
+            messages += step(
+                "read_log", f"rack {turn} slot {number}: " + "all checks passed " * 30, call_id=f"{turn}-{number}"
+            )
+        messages.append(ChatMessage.from_assistant(f"Rack {turn} is fine, nothing to report."))
+    messages[8:10] = step("read_log", "Backup 8812-K of host krill-404 failed with checksum e91b7c55.", call_id="x")
+    messages[1] = ChatMessage.from_user("Mail the nightly report to anna.berg@example.org, please.")
+    index = next(i for i, message in enumerate(messages) if (message.text or "").startswith("Look at rack 3"))
+    messages[index] = ChatMessage.from_user("Correction: mail the nightly report to otto.klein@example.net instead.")
+    return [*messages, ChatMessage.from_user("And now?")]
+
+
+@pytest.mark.parametrize(("share", "last"), [(0.5, "selective_pruning"), (0.07, "summarize_older")])
+def test_what_pruning_removes_is_told(share, last):
+    messages = audit()
+    target = int(COUNTER.count(messages) * share)
+    for _ in range(3):
+        result = HybridCompactor().run(messages=messages, target_tokens=target)
+        assert stages(result["report"])[-1] == last
+        assert result["report"].tokens_after <= target
+        said = "\n".join(texts(result["messages"]))
+        assert "8812-K" in said
+        assert "e91b7c55" in said
+        assert not any(
+            "8812-K" in text for message in result["messages"] if message.tool_call_results for text in texts([message])
+        )
+        messages = [*result["messages"], ChatMessage.from_assistant("Fine."), *audit()[12:]]
+
+
+@pytest.mark.parametrize("share", [0.07, 0.3, 0.6])
+def test_what_was_put_right_is_not_said_any_more(share):
+    messages = audit()
+    compacted = HybridCompactor().compact(messages, int(COUNTER.count(messages) * share), COUNTER)
+    said = "\n".join(texts(compacted))
+    assert "otto.klein@example.net" in said
+    assert "anna.berg@example.org" not in said
+
+
+def test_turns_to_preserve_stay_even_when_they_were_put_right():
+    messages = audit()
+    compacted = HybridCompactor(preserve_recent_turns=5).compact(messages, COUNTER.count(messages) * 2 // 3, COUNTER)
+    assert compacted is None or messages[1] in compacted
+
+
+def test_a_model_is_shown_what_pruning_removed():
+    text = "Backup 8812-K failed; the nightly report goes to otto.klein@example.net; the racks are fine otherwise. " * 2
+    model = ScriptedChatGenerator(lambda number, messages: ChatMessage.from_assistant(text))
+    messages = audit()
+    report = HybridCompactor(chat_generator=model).run(messages=messages, target_tokens=300)["report"]
+    assert stages(report)[-1] == "summarize_older"
+    assert report.reached_target
+    assert "e91b7c55" in model.requests[0][-1].text
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize(
+    "messages", [audit(), chat(60), [*chat(20)[:-1], *run_of(30)[1:]]], ids=["audit", "chat", "both"]
+)
+def test_the_target_is_met(messages, share):
+    target = int(COUNTER.count(messages) * share)
+    for _ in range(3):
+        messages = HybridCompactor().compact(messages, target, COUNTER)
+        assert COUNTER.count(messages) <= max(target, 350)
+        messages = [*messages, ChatMessage.from_assistant("Fine."), *audit()[1:]]
+
+
+def test_promises_of_the_default():
+    check_compactor(HybridCompactor(), max_examples=60)
 
 
 def test_the_calls_of_a_model_are_in_the_report():

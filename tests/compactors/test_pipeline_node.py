@@ -12,7 +12,7 @@ from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.tools import tool
 from haystack.utils import Secret
-from samples import ScriptedChatGenerator, chat
+from samples import ScriptedChatGenerator, chat, run_of, step
 from servers.openai_chat import StrictOpenAIServer
 
 from haystack_compaction import (
@@ -23,6 +23,7 @@ from haystack_compaction import (
     TiktokenCounter,
 )
 from haystack_compaction.conversation.notes import is_note
+from haystack_compaction.conversation.pairing import pairs_are_intact
 
 COUNTER = EstimateTokenCounter()
 
@@ -161,6 +162,7 @@ def test_to_dict_names_every_option():
             "trigger_threshold_tokens": 100_000,
             "target_tokens": 80_000,
             "token_counter": None,
+            "repair": True,
         },
     }
 
@@ -212,3 +214,40 @@ def test_the_report_counts_a_message_that_comes_many_times():
 def test_a_conversation_that_fits_a_manual_target_says_so():
     report = SlidingWindowCompactor().run(messages=chat(1), target_tokens=10_000)["report"]
     assert report.reason == "it fits already"
+
+
+def broken_by_a_question_in_between():
+    call, result = step("read_log", "all checks passed", call_id="c1")
+    return [ChatMessage.from_user("Audit it."), call, ChatMessage.from_user("Still there?"), result]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_broken_history_is_repaired_also_when_nothing_is_compacted(is_async, caplog):
+    messages, compactor = broken_by_a_question_in_between(), SlidingWindowCompactor()
+    result = await compactor.run_async(messages=messages) if is_async else compactor.run(messages=messages)
+    assert [message.role.value for message in result["messages"]] == ["user", "assistant", "tool", "user"]
+    report = result["report"]
+    assert not report.compacted
+    assert (report.repaired_messages, report.messages_before, report.messages_after) == (2, 4, 4)
+    assert caplog.text.count("was repaired in 2 places") == 1
+
+
+def test_and_when_something_is():
+    messages = [*run_of(30), *broken_by_a_question_in_between()]
+    result = SlidingWindowCompactor().run(messages=messages, target_tokens=500)
+    assert result["report"].compacted
+    assert result["report"].repaired_messages == 2
+    assert pairs_are_intact(result["messages"])
+
+
+def test_calls_that_are_about_to_be_run_are_left_alone():
+    messages = [ChatMessage.from_user("Audit it."), step("read_log", "all checks passed")[0]]
+    result = SlidingWindowCompactor().run(messages=messages)
+    assert result["messages"] == messages
+    assert result["report"].repaired_messages == 0
+
+
+def test_repair_can_be_turned_off():
+    messages = broken_by_a_question_in_between()
+    result = SlidingWindowCompactor(repair=False).run(messages=messages)
+    assert result["messages"] == messages

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import asyncio
+import re
 import threading
 
 import pytest
@@ -23,6 +24,8 @@ from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_summa
 from haystack_compaction.testing import check_compactor, provider_fault
 
 COUNTER = EstimateTokenCounter()
+NAMES = ["adler", "borsuk", "cedric", "dunja", "emre", "faria", "gesine", "hideo", "ilka", "jorge", "kenza", "lubos",
+         "mireia", "noor", "oskar", "pavla"]  # fmt: skip
 GOOD = "## Goal\n- The user asks when high tide is; the answer is half past noon. All checks passed in every log."
 
 
@@ -377,9 +380,8 @@ def test_a_bad_summary_is_asked_for_once_more_with_the_reason(compact, bad):
 def test_then_the_digest_stands_in(compact, bad):
     model, messages = Model(bad), chat(20)
     result = compact(SummarizationCompactor(model, approximate_summary_tokens=100), messages, 600)
-    digest = SummarizationCompactor(approximate_summary_tokens=100).compact(messages, 600, COUNTER)
-    assert result == digest
-    assert "Question" in summaries(result)[0].text
+    assert "## User said\n- Question" in summaries(result)[0].text
+    assert result[-1] is messages[-1]
     assert size(result) <= 600
     assert len(model.prompts) == (1 if isinstance(bad, Exception) else 2)
 
@@ -602,11 +604,81 @@ def test_a_counter_that_only_takes_whole_conversations(compact):
 @pytest.mark.parametrize(
     "counter", [EstimateTokenCounter(), ApproximateTokenCounter()], ids=lambda it: type(it).__name__
 )
-def test_the_digest_keeps_to_its_length_by_the_counter_in_use(counter):
-    messages = run_of(40)
-    result = SummarizationCompactor(approximate_summary_tokens=200).compact(messages, 1000, counter)
-    assert counter.count(summaries(result)) <= 200
-    assert counter.count(result) <= 1000
+@pytest.mark.parametrize("words", [8, 100, 900])
+def test_the_digest_meets_the_target_by_the_counter_in_use(counter, words):
+    for messages in (run_of(40, words=words), chat(40, words=words), [*chat(20, words=words)[:-1], *run_of(20)[1:]]):
+        for share in (0.1, 0.2, 0.5, 0.9):
+            target = int(counter.count(messages) * share)
+            result = SummarizationCompactor().compact(messages, target, counter)
+            assert counter.count(result) <= max(target, 400)
+
+
+def test_the_digest_takes_what_the_target_leaves():
+    messages = [ChatMessage.from_system("You keep the books.")]
+    for number, name in enumerate(NAMES):
+        messages += [
+            ChatMessage.from_user(
+                f"The invoice of {name} is number {8123 + 977 * number} and lies in /srv/{name}.pdf."
+            ),
+            ChatMessage.from_assistant(f"{name} will be paid {57 + 31 * number}.50 euros next week."),
+        ]
+    messages.append(ChatMessage.from_user("Who is paid first?"))
+    kept = []
+    for share in (0.3, 0.6, 0.9):
+        target = int(size(messages) * share)
+        result = SummarizationCompactor().compact(messages, target, COUNTER)
+        assert 0.85 * target < size(result) <= target
+        said = "\n".join(texts(result))
+        kept.append(sum(f"/srv/{name}.pdf" in said for name in NAMES))
+    assert kept == sorted(kept)
+    assert kept[-1] == len(NAMES)
+
+
+def test_what_the_kept_part_puts_right_is_not_told():
+    messages = chat(30)
+    messages[3] = ChatMessage.from_user("The staging database listens on port 40321.")
+    messages[5] = ChatMessage.from_user("Reports go to reports@example.org.")
+    messages[-1] = ChatMessage.from_user("Correction: the staging database listens on port 51877 now.")
+    result = SummarizationCompactor().compact(messages, size(messages) // 2, COUNTER)
+    summary = summaries(result)[0].text
+    assert "reports@example.org" in summary
+    assert "40321" not in summary
+    assert result[-1] is messages[-1]
+
+
+def test_what_is_out_of_date_altogether_is_told_even_so():
+    messages = chat(0)[:1]
+    for number in range(40):
+        messages.append(ChatMessage.from_user(f"The staging database listens on port {40321 + 97 * number} today."))
+        messages.append(ChatMessage.from_assistant("I see."))
+    result = SummarizationCompactor().compact([*messages, messages[-2]], size(messages) // 2, COUNTER)
+    assert size(result) <= size(messages) // 2
+
+
+@pytest.mark.parametrize("shown", [0.1, 0.3])
+def test_history_and_task_share_what_the_target_leaves(shown):
+    rule = "Never write to /srv/prod/ledger.db, order 4471-B depends on it."
+    history, task = chat(30)[:-1], run_of(40)[1:]
+    history[1] = ChatMessage.from_user(rule)
+    task[3:5] = step("read_log", "Backup 8812-K of host krill-404 failed with checksum e91b7c55.", call_id="backup")
+    messages = [*history, *task]
+    target = int(size(messages) * shown)
+    for _ in range(3):
+        messages = SummarizationCompactor().compact(messages, target, COUNTER)
+        assert size(messages) <= target
+        first, second = summaries(messages)
+        assert rule in first.text
+        assert "8812-K" in second.text
+        messages = [*messages, *run_of(40)[2:]]
+
+
+def test_no_summary_of_a_model_is_longer_than_the_target_leaves():
+    model, messages = Model(), chat(60)
+    result = SummarizationCompactor(model).compact(messages, 300, COUNTER)
+    floor = size([messages[0], messages[-1]])
+    (limit,) = re.findall(r"at most about (\d+) tokens", model.prompts[0][-1].text)
+    assert 150 < int(limit) <= 300 - floor
+    assert size(result) <= 300
 
 
 @pytest.mark.parametrize("generator", [Model(), None], ids=["model", "digest"])

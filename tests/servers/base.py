@@ -37,7 +37,8 @@ class Call:
 
     @property
     def arguments_json(self) -> str:
-        return json.dumps(self.arguments)
+        # As models write them, without escapes.
+        return json.dumps(self.arguments, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,7 @@ class ChatServer(ABC):
         if value.get("type") in _ATTACHMENTS:
             return ATTACHMENT_TOKENS
         if value.get("type") == "tool_use":
-            return self.count(value["name"]) + self.count(json.dumps(value["input"]))
+            return self.count(value["name"]) + self.count(json.dumps(value["input"], ensure_ascii=False))
         return sum(self._tokens(part) for key, part in value.items() if key in _READ_BY_THE_MODEL)
 
 

@@ -71,7 +71,8 @@ def test_twice_the_text_has_about_twice_the_tokens(text: str) -> None:
 @given(st.text(st.characters(exclude_categories=()), min_size=1), st.integers(2, 200))
 def test_estimate_is_linear_in_repetitions(text: str, times: int) -> None:
     two, many = estimate_text_tokens(text * 2), estimate_text_tokens(text * (2 * times))
-    assert (two - 1) * times - 2 * times <= many <= (two + 1) * times + 2 * times
+    # Long runs of one character are counted by a rule of their own, which gives more.
+    assert (two - 1) * times - 2 * times <= many <= max((two + 1) * times + 2 * times, len(text) * times)
 
 
 @given(any_text, any_text)

@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""What a pass, a hook or a generator writes to an archive with, before messages are dropped."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+from haystack import logging
+from haystack.dataclasses import ChatMessage
+
+from haystack_compaction.archive.positions import TranscriptPositions
+from haystack_compaction.archive.protocol import Archive, ArchiveConflictError, ArchiveError, Outline
+from haystack_compaction.report import CompactionReport
+
+logger = logging.getLogger(__name__)
+
+#: What to do when a pass can't be archived.
+OnFailure: TypeAlias = Literal["keep", "drop", "raise"]
+
+# Each conflict means that somebody else got on, so this ends.
+_MAX_CONFLICTS = 100
+
+
+class ArchiveWriter:
+    """
+    Writes the passes of one run over one conversation to an archive.
+
+    ### Usage example
+
+    ```python
+    from haystack.dataclasses import ChatMessage
+    from haystack.document_stores.in_memory import InMemoryDocumentStore
+    from haystack_compaction import SlidingWindowCompactor
+    from haystack_compaction.archive import ArchiveWriter, DocumentStoreArchive
+
+    archive = DocumentStoreArchive(InMemoryDocumentStore())
+    writer = ArchiveWriter(archive, "conversation-7")
+    messages = [ChatMessage.from_user("Hi. " * 99), ChatMessage.from_assistant("Hey"), ChatMessage.from_user("Tides?")]
+    result = SlidingWindowCompactor(preserve_recent_turns=0).run(messages=messages, target_tokens=50)
+    if writer.write(messages, result["messages"], result["report"]):
+        messages = result["messages"]
+    assert archive.read("conversation-7", 1).message.text == "Hey"
+    ```
+
+    :param archive: The archive.
+    :param conversation_id: The conversation.
+    :param on_failure: What to do when a pass can't be archived. "keep": do without the compaction while the messages
+        fit the window, and afterwards go on as with "drop"; "drop": compact, and keep what could not be archived in
+        memory to be archived with the next pass; "raise": raise an `ArchiveError`.
+    :raises ValueError: If `on_failure` is none of these.
+    """
+
+    def __init__(self, archive: Archive, conversation_id: str, *, on_failure: OnFailure = "keep") -> None:
+        if on_failure not in get_args(OnFailure):
+            raise ValueError(f"`on_failure` must be one of {', '.join(get_args(OnFailure))}, got {on_failure!r}.")
+        self.archive = archive
+        self.conversation_id = conversation_id
+        self.on_failure = on_failure
+        self._positions: TranscriptPositions | None = None
+
+    def write(
+        self,
+        before: Sequence[ChatMessage],
+        after: Sequence[ChatMessage],
+        report: CompactionReport,
+        *,
+        fits: bool = True,
+    ) -> bool:
+        """
+        Archive what a pass took out of the conversation, before it is taken out.
+
+        :param before: The conversation that the pass was given.
+        :param after: The conversation that it returned.
+        :param report: What it did.
+        :param fits: Whether `before` fits the window, so that the run can go on with it.
+        :returns: Whether to go on with `after`; `before` is to be kept otherwise.
+        :raises ArchiveError: If the pass can't be archived and `on_failure` is "raise".
+        """
+        try:
+            self._positions = self._appended(before, after, report)
+        except Exception as error:
+            return self._go_on_after(error, before, after, fits=fits)
+        return True
+
+    async def write_async(
+        self,
+        before: Sequence[ChatMessage],
+        after: Sequence[ChatMessage],
+        report: CompactionReport,
+        *,
+        fits: bool = True,
+    ) -> bool:
+        """
+        Do what `write` does, without blocking the event loop.
+
+        :param before: The conversation that the pass was given.
+        :param after: The conversation that it returned.
+        :param report: What it did.
+        :param fits: Whether `before` fits the window, so that the run can go on with it.
+        :returns: Whether to go on with `after`; `before` is to be kept otherwise.
+        :raises ArchiveError: If the pass can't be archived and `on_failure` is "raise".
+        """
+        return await asyncio.to_thread(self.write, before, after, report, fits=fits)
+
+    def _appended(
+        self, before: Sequence[ChatMessage], after: Sequence[ChatMessage], report: CompactionReport
+    ) -> TranscriptPositions:
+        positions = self._positions or TranscriptPositions.resumed(self._outline(), before)
+        for _ in range(_MAX_CONFLICTS):
+            step = positions.step(before, after)
+            try:
+                return step.written(self.archive.append(self.conversation_id, step.record(report)))
+            except ArchiveConflictError:
+                positions = positions.rebased(self._outline(), before)
+        raise ArchiveError(f"Others keep writing to the conversation '{self.conversation_id}' at the same time.")
+
+    def _outline(self) -> Outline:
+        return self.archive.outline(self.conversation_id)
+
+    def _go_on_after(
+        self, error: Exception, before: Sequence[ChatMessage], after: Sequence[ChatMessage], *, fits: bool
+    ) -> bool:
+        if self.on_failure == "raise":
+            raise ArchiveError(f"The pass could not be archived: {error}") from error
+        if self.on_failure == "keep" and fits:
+            logger.error("The archive failed. The conversation is not compacted while it fits.", exc_info=error)
+            return False
+        self._positions = (self._positions or TranscriptPositions()).step(before, after)
+        logger.error(
+            "The archive failed, and {number} messages that are no longer in the conversation are in memory only. They "
+            "are archived with the next pass that can be, and LOST if the process ends before.",
+            number=len(self._positions.unwritten),
+            exc_info=error,
+        )
+        return True
