@@ -134,8 +134,8 @@ class DocumentStoreArchive(Archive):
             filters = _all(_is(_MESSAGE), _of(conversation_id), first_parts)
             best = self.retriever.run(query=" ".join(terms), filters=filters, top_k=limit)["documents"]
         # Whatever a retriever makes of the filters: nothing of another conversation goes out.
-        positions = [found.meta["position"] for found in best if found.meta.get("conversation") == conversation_id]
-        messages = (self.read(conversation_id, int(position)) for position in positions)
+        own = [d.meta for d in best if (d.meta.get("kind"), d.meta.get("conversation")) == (_MESSAGE, conversation_id)]
+        messages = (self.read(conversation_id, int(meta["position"])) for meta in own)
         return [message for message in messages if message is not None]
 
     def outline(self, conversation_id: str) -> Outline:
@@ -228,13 +228,9 @@ class DocumentStoreArchive(Archive):
         archive: DocumentStoreArchive = default_from_dict(cls, data)
         return archive
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A lock is no part of a copy."""
-        return {**self.__dict__, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin with a lock of one's own."""
-        self.__dict__.update(state, _lock=threading.Lock())
+    def __deepcopy__(self, memo: dict[int, Any]) -> "DocumentStoreArchive":
+        """A copy is another way to the same documents."""
+        return type(self)(self.document_store, retriever=self.retriever)
 
     def _found(self, conversation_id: str, *conditions: dict[str, Any]) -> list[Document]:
         kinds = {"field": "meta.kind", "operator": "in", "value": [_MESSAGE, _PASS, _OUTLINE]}

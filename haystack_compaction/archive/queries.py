@@ -15,6 +15,7 @@ UNSPACED = (
 )
 
 _PIECE = re.compile(rf"[{UNSPACED}]+|[^\s{UNSPACED}]+")
+_SIGNS_AROUND = re.compile(r"^\W+|\W+$")
 _IS_UNSPACED = re.compile(rf"[{UNSPACED}]")
 
 # More words than that make a search slow and no better.
@@ -26,7 +27,8 @@ def query_terms(query: str) -> list[str]:
     Take a query apart.
 
     :param query: What the user looks for.
-    :returns: Words, in lower case and with their signs ("ord-12345"); of scripts without spaces pairs of characters.
+    :returns: Words, in lower case and with the signs inside of them ("ord-12345"); of scripts without spaces pairs of
+        characters.
     """
     text = query.replace("\0", " ").encode("utf-8", "replace").decode("utf-8").lower()
     terms: list[str] = []
@@ -34,7 +36,8 @@ def query_terms(query: str) -> list[str]:
         if len(piece) > 1 and _IS_UNSPACED.match(piece):
             terms.extend(piece[start : start + 2] for start in range(len(piece) - 1))
         else:
-            terms.append(piece)
+            # "invoice?" asks for the invoice; a piece that is nothing but signs is taken as it is.
+            terms.append(_SIGNS_AROUND.sub("", piece) or piece)
     return list(dict.fromkeys(terms))[:_MAX_TERMS]
 
 

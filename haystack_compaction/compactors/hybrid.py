@@ -134,7 +134,8 @@ class HybridCompactor(Compactor):
         }
         return [
             _Stage(_PruningWithDigest(**options)),
-            # What a window drops no summary can tell any more. Here it only takes what is too much for one.
+            # Messages of which a summary would tell something are not for the window, which takes whole turns without a
+            # look at them. Here it only sees to it that no model is asked to summarize far too much.
             _Stage(SlidingWindowCompactor(**options), target_factor=_SUMMARIZED_AT_MOST),
             _Stage(SummarizationCompactor(self.chat_generator, **options)),
         ]

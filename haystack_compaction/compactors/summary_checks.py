@@ -50,6 +50,8 @@ _SHORTEST_LOOP = 500
 
 _WORD = re.compile(r"[^\W_]{4,}|\b(?=\w*\d)\w{3,}")
 _IDEOGRAPH_PAIR = re.compile(f"(?=({_IDEOGRAPH.pattern}{{2}}))")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
+_LONG_ENOUGH_TO_NAME = 200
 _WORDS_OF_ANY_SUMMARY = re.compile(
     r"(about|above|also|asked|assistant|been|before|below|conversation|discuss(ed|ion)|earlier|from|further|have|here"
     r"|messages?|previous|provided|sections?|some|summari[sz]ed|summary|that|their|them|then|there|these|they|things?"
@@ -96,7 +98,7 @@ def fault_of_reply(reply: Reply, request: SummaryRequest) -> str | None:
         return "it says next to nothing"
     if len(text) >= _SHORTEST_LOOP and len(text.encode()) > _LOOP_RATIO * len(zlib.compress(text.encode())):
         return "it repeats itself over and over"
-    if _is_echo(text, request):
+    if _is_echo(text, request) or request.boundary in text:
         return "it copies what it was given instead of summarizing it"
     if not _is_grounded(text, request.source):
         return "it has nothing in common with the record; name what the record names, in the language of its user"
@@ -122,9 +124,12 @@ def _is_echo(text: str, request: SummaryRequest) -> bool:
 
 def _is_grounded(text: str, source: str) -> bool:
     """Whether the text shares any telling word with its source, and has not made up most of its identifiers."""
-    found = (*_WORD.findall(text), *_IDEOGRAPH_PAIR.findall(text))
+    found = (*_WORD.findall(text), *_NUMBER.findall(text), *_IDEOGRAPH_PAIR.findall(text))
     words = {word for word in found if not _WORDS_OF_ANY_SUMMARY.fullmatch(word)}
-    if not any(word in source for word in words):
+    if not words:
+        return False
+    # A short summary may well be in another language than its source and name nothing.
+    if len(text) >= _LONG_ENOUGH_TO_NAME and not any(word in source for word in words):
         lowered = source.lower()
         if not any(word.lower() in lowered for word in words):
             return False

@@ -149,6 +149,12 @@ class SummaryRequest:
         """All that the summary may be made from."""
         return f"{self.previous}\n{self.record}"
 
+    @property
+    def boundary(self) -> str:
+        """The mark between the parts of the prompt, which nobody can have put into the record."""
+        material = f"{self.previous}{self.record}".encode("utf-8", "replace")
+        return hashlib.blake2b(material, digest_size=8).hexdigest()
+
     def prompt(self, *, reason: str | None = None) -> Prompt:
         """
         Put the question into words.
@@ -159,7 +165,7 @@ class SummaryRequest:
         # A lone surrogate is no text that can be sent.
         earlier = self.previous.encode("utf-8", "replace")
         record = self.record.encode("utf-8", "replace")
-        boundary = hashlib.blake2b(earlier + record, digest_size=8).hexdigest()
+        boundary = self.boundary
         sentences = [
             _REVISION if self.previous else "",
             _RETRY.format(reason=reason) if reason else "",

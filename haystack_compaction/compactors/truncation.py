@@ -137,9 +137,9 @@ class TruncationCompactor(Compactor):
                 for index, message in enumerate(messages)
             ]
             excess = ledger.measure(compacted) - target_tokens
-            if excess <= 0:
+            # Without any room, nothing but markers is left, and no further attempt would find more to cut.
+            if excess <= 0 or room <= 0:
                 break
-            # The last attempt leaves nothing but markers.
             room = room - excess - excess // 8 if attempts_left > 1 else 0
         return compacted
 

@@ -111,12 +111,13 @@ def _merged(statements: list[Statement]) -> list[Statement]:
         earlier = pattern.pop(statement.text, None)
         if earlier is not None:
             statement.times += earlier.times
+            statement.alike += earlier.alike
         pattern[statement.text] = statement
     merged: list[Statement] = []
     for pattern in versions.values():
         *older, newest = pattern.values()
         if len(pattern) > _MOST_VERSIONS:
-            newest.times += sum(statement.times for statement in older)
+            newest.alike += sum(statement.said for statement in older)
             merged.append(newest)
         else:
             merged.extend(pattern.values())
@@ -156,7 +157,7 @@ def _chosen(
 def _worth(statement: Statement) -> float:
     """The weight for the length, less the more often it is said."""
     length = len(statement.text.encode("utf-8", "replace")) + _LINE_BYTES
-    return statement.weight / (1 + log(statement.times)) / float(length**_LENGTH_POWER)
+    return statement.weight / (1 + log(statement.said)) / float(length**_LENGTH_POWER)
 
 
 def _novelty(statement: Statement, known: set[str], scale: Scale) -> float:

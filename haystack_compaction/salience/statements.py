@@ -52,6 +52,7 @@ _FAILED = " failed: "
 _CALLS = re.compile(r"(?:Tool calls among them|Calls): (.+?)\.?$")
 _CALL = re.compile(r"(\S+) x(\d{1,9})(?:, |$)")
 _TIMES = re.compile(r" \(x(\d{1,9})\)$")
+_ALIKE = re.compile(r" \(and (\d{1,9}) more like it, with other values\)$")
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +65,7 @@ class Statement:
     :param message: The index of the message in which it is said; -1 for what an earlier digest holds.
     :param content: What it is about.
     :param times: How often it is said.
+    :param alike: How many others it stands for that say the same with other values.
     :param corrects: Whether it puts an earlier statement right.
     :param weight: How much it is worth.
     """
@@ -73,12 +75,20 @@ class Statement:
     message: int
     content: Content
     times: int = 1
+    alike: int = 0
     corrects: bool = False
     weight: float = 0.0
 
     def line(self) -> str:
         """The statement as it stands in a digest."""
-        return f"{BULLET}{self.text} (x{self.times})" if self.times > 1 else f"{BULLET}{self.text}"
+        times = f" (x{self.times})" if self.times > 1 else ""
+        alike = f" (and {self.alike} more like it, with other values)" if self.alike else ""
+        return f"{BULLET}{self.text}{times}{alike}"
+
+    @property
+    def said(self) -> int:
+        """How often it or the like of it is said."""
+        return self.times + self.alike
 
 
 class Listener:
@@ -127,10 +137,10 @@ class Listener:
             if calls := _CALLS.match(line):
                 self._add_calls(message, {tool: int(number) for tool, number in _CALL.findall(calls[1])})
                 continue
-            times = _TIMES.search(line)
-            line = _TIMES.sub("", line)
+            line, alike = _without_number(_ALIKE, line, default=0)
+            line, times = _without_number(_TIMES, line, default=1)
             if line:
-                yield Statement(line, voice, message, self._reader.read(line), int(times[1]) if times else 1)
+                yield Statement(line, voice, message, self._reader.read(line), times, alike)
 
     def is_solved(self, statement: Statement) -> bool:
         """
@@ -256,3 +266,9 @@ def calls_line(calls: Mapping[str, int]) -> str:
 def _short(text: str, characters: int) -> str:
     text = " ".join(text[: 4 * characters].split())
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
+def _without_number(pattern: re.Pattern[str], line: str, *, default: int) -> tuple[str, int]:
+    """A line without the number at its end, and the number."""
+    number = pattern.search(line)
+    return (line, default) if number is None else (line[: number.start()], int(number[1]))

@@ -95,11 +95,11 @@ class Scale:
                 # Its outcome is a statement of its own and would count twice.
                 continue
             terms = statement.content.terms
-            if statement.times == 1:
+            if statement.said == 1:
                 said.update(terms)
             else:
                 for term in terms:
-                    said[term] += statement.times
+                    said[term] += statement.said
             self._last.update(dict.fromkeys(terms, statement.message))
         for statement in statements:
             if statement.voice is Voice.CALL:
@@ -107,7 +107,7 @@ class Scale:
                     said.setdefault(term, 1)
         self._said = said
         self._task_terms = task_terms
-        log_number = max(log(1 + sum(statement.times for statement in statements)), 1.0)
+        log_number = max(log(1 + sum(statement.said for statement in statements)), 1.0)
         by_count = {count: max(1 - log(count) / log_number, 0.0) for count in set(said.values())}
         #: How rare a term is: 1 for one that is said once, 0 for one that every statement has.
         self.rarity: dict[str, float] = {term: by_count[count] for term, count in said.items()}

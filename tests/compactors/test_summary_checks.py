@@ -51,7 +51,10 @@ BAD = {
         "copies",
     ),
     "transcript": (REQUEST.record, "copies"),
-    "about something else": ("The weather in Lisbon remained pleasant during spring.", "nothing in common"),
+    "about something else": (
+        "The weather in Lisbon remained pleasant during spring. " + "Swallows came back early to its roofs. " * 5,
+        "nothing in common",
+    ),
     "says that it summarizes": ("This is a summary of the earlier conversation.", "nothing in common"),
     "made up": ("The pool was fixed in /opt/app/main.py, build 99887766, ticket OPS_99, host db77_main", "nothing"),
 }
@@ -114,3 +117,16 @@ def test_what_models_put_around_a_summary_goes():
     assert summary_text(ChatMessage.from_assistant("<think>Hm.</think>\n\nPool: 4.")) == "Pool: 4."
     assert summary_text(ChatMessage.from_assistant("```markdown\n## Goal\n- Pool\n```")) == "## Goal\n- Pool"
     assert summary_text(ChatMessage.from_assistant("Run\n```\nls\n```\nand go.")) == "Run\n```\nls\n```\nand go."
+
+
+def test_a_short_summary_in_another_language_is_taken():
+    record = rendered(ChatMessage.from_user("Wie hoch war die Flut?")) + rendered(ChatMessage.from_assistant("3,5 m."))
+    request = SummaryRequest("Summarize in English.", "transcript", record, "", 200)
+    assert fault_of_reply(ChatMessage.from_assistant("They wanted to know the tide: 3.5 m."), request) is None
+
+
+def test_a_reply_that_repeats_the_mark_of_the_prompt_is_an_echo():
+    record = rendered(ChatMessage.from_user("Load the data of the tool shop, please."))
+    request = SummaryRequest("Summarize.", "transcript", record, "", 200)
+    echo = f"The record is {request.boundary}, a summary of the record, in at most 200 tokens."
+    assert "copies what it was given" in fault_of_reply(ChatMessage.from_assistant(echo), request)
