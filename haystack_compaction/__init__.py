@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from haystack_compaction.config import CompactionConfig as CompactionConfig
     from haystack_compaction.conversation.notes import pin as pin
     from haystack_compaction.conversation.pairing import repair_tool_pairs as repair_tool_pairs
+    from haystack_compaction.errors import CompactionError as CompactionError
+    from haystack_compaction.errors import ContextWindowError as ContextWindowError
     from haystack_compaction.hook import CompactionHook as CompactionHook
     from haystack_compaction.report import CompactionReport as CompactionReport
     from haystack_compaction.tokens.estimate import EstimateTokenCounter as EstimateTokenCounter
     from haystack_compaction.tokens.tiktoken_counter import TiktokenCounter as TiktokenCounter
-    from haystack_compaction.window import ContextWindowError as ContextWindowError
 
 __version__ = "0.1.0"
 
@@ -38,10 +39,11 @@ __version__ = "0.1.0"
 _MODULES = {
     "CompactingChatGenerator": "chat_generator",
     "CompactionConfig": "config",
+    "CompactionError": "errors",
     "CompactionHook": "hook",
     "CompactionReport": "report",
     "Compactor": "compactors.base",
-    "ContextWindowError": "window",
+    "ContextWindowError": "errors",
     "EstimateTokenCounter": "tokens.estimate",
     "HybridCompactor": "compactors.hybrid",
     "ImportanceScoringCompactor": "compactors.importance_scoring",

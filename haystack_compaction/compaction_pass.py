@@ -25,6 +25,7 @@ from haystack_compaction.conversation.notes import (
 )
 from haystack_compaction.conversation.repair import repaired
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.errors import CompactionError
 from haystack_compaction.pass_context import PassContext, entered
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.stepping import Finished, advance_in_thread
@@ -140,6 +141,8 @@ class CompactionPass:
         try:
             with entered(self.context):
                 compacted = self.compactor.compact(list(self._marked), self._room(), self.ledger)
+        except CompactionError:
+            raise
         except Exception as error:
             return self._failed(error)
         return self._finished(compacted)
@@ -158,6 +161,8 @@ class CompactionPass:
                     compacted = await asyncio.to_thread(
                         self.compactor.compact, list(self._marked), self._room(), self.ledger
                     )
+        except CompactionError:
+            raise
         except Exception as error:
             return await asyncio.to_thread(self._failed, error)
         return await asyncio.to_thread(self._finished, compacted)

@@ -16,10 +16,11 @@ from haystack.dataclasses import ChatMessage, StreamingCallbackT, StreamingChunk
 from haystack.tools import ToolsType
 
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
+from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.known_conversations import KnownConversation, KnownConversations
 from haystack_compaction.overflow import overflow_sizes
 from haystack_compaction.report import CompactionReport
-from haystack_compaction.window import ContextWindowError, Passes, WindowGuard, combined
+from haystack_compaction.window import Passes, WindowGuard, combined
 
 logger = logging.getLogger(__name__)
 

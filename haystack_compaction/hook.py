@@ -30,11 +30,12 @@ from haystack_compaction.compaction_pass import (
     strategy_name,
 )
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.errors import CompactionError, ContextWindowError
 from haystack_compaction.models import window_size
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import ContextWindowError, Window, WindowGuard
+from haystack_compaction.window import Window, WindowGuard
 
 logger = logging.getLogger(__name__)
 
@@ -123,10 +124,11 @@ class CompactionHook:
 
         :param state: The Agent's live state; `messages` and `context_tokens` are rewritten in it.
         :raises ContextWindowError: If what may not be touched is larger than the window.
+        :raises CompactionError: If the compactor fails and was told to raise then.
         """
         try:
             run_passes(self._passes(state))
-        except ContextWindowError:
+        except (CompactionError, ContextWindowError):
             raise
         except Exception:
             logger.exception("The compaction hook failed; the conversation stays as it is.")
@@ -137,10 +139,11 @@ class CompactionHook:
 
         :param state: The Agent's live state; `messages` and `context_tokens` are rewritten in it.
         :raises ContextWindowError: If what may not be touched is larger than the window.
+        :raises CompactionError: If the compactor fails and was told to raise then.
         """
         try:
             await run_passes_async(self._passes(state))
-        except ContextWindowError:
+        except (CompactionError, ContextWindowError):
             raise
         except Exception:
             logger.exception("The compaction hook failed; the conversation stays as it is.")

@@ -19,6 +19,7 @@ from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.merging import NoteMerger
 from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
+from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.calibration import Calibration, RequestSize, least_size, prompt_sizes, total_size
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
@@ -55,10 +56,6 @@ _OF_REFUSED_SIZE = 0.7
 
 # After a model failed, so many compactions at the most do without it.
 _LONGEST_PAUSE = 8
-
-
-class ContextWindowError(ValueError):
-    """What may not be removed or shortened is larger than the model's context window."""
 
 
 @dataclass(frozen=True, kw_only=True)

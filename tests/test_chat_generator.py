@@ -31,9 +31,10 @@ from haystack_compaction.compaction_pass import run_passes
 from haystack_compaction.compactors.summarization import SummarizationCompactor
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.notes import is_note
+from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.overflow import is_context_overflow
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import ContextWindowError, Window, WindowGuard
+from haystack_compaction.window import Window, WindowGuard
 
 COUNTER = EstimateTokenCounter()
 REPORT = "context_compaction_report"

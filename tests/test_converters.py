@@ -8,7 +8,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from haystack.dataclasses import ChatMessage, FileContent, ImageContent, ToolCall
+from haystack.dataclasses import ChatMessage, ImageContent, ToolCall
 from samples import chat, run_of, step
 from servers.anthropic_messages import StrictAnthropicServer
 from servers.openai_chat import StrictOpenAIServer

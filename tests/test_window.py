@@ -27,8 +27,9 @@ from haystack_compaction import (
 )
 from haystack_compaction.chat_generator import CompactingChatGenerator
 from haystack_compaction.compaction_pass import run_passes
+from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import ContextWindowError, Window, WindowGuard
+from haystack_compaction.window import Window, WindowGuard
 
 WINDOW = 2_000
 COUNTER = EstimateTokenCounter()

@@ -105,7 +105,7 @@ class RecallTool(Tool):
                 "`CompactionHook(archive=...)`, which makes one for each run."
             )
         if reference is not None and str(reference).strip():
-            return self._opened(conversation_id, str(reference), max(offset, 0))
+            return self._opened(conversation_id, str(reference), max(int(offset), 0))
         if query is not None and query.strip():
             return self._found(conversation_id, query)
         return "Give `query` to search the earlier messages, or `reference` to read one."

@@ -254,7 +254,9 @@ class Compactor:
         if not ledger.exceeds(messages, target_tokens):
             return None
         valid = messages if is_valid(messages) else repaired(messages)
-        compacted = self.rewrite(Conversation(valid), target_tokens, ledger.calibrated(messages))
+        compacted: list[ChatMessage] | Rewriting | None = valid
+        if valid is messages or ledger.exceeds(valid, target_tokens):
+            compacted = self.rewrite(Conversation(valid), target_tokens, ledger.calibrated(messages))
         if isinstance(compacted, Generator):
             compacted = yield from compacted
         return compacted if compacted is not None and ledger.is_smaller(compacted, messages) else None

@@ -48,8 +48,8 @@ class HybridCompactor(Compactor):
 
     By default the calls and results that matter least go first, then the window moves, and what is still too much is
     summarized. What pruning and window remove is not lost: where pruning meets the target by itself, it takes a little
-    more, so that its note can tell what the removed results said, and the turns whose content was put right later; where
-    it does not, the summary tells all that was removed before.
+    more, so that its note can tell what the removed results said, and the turns whose content was put right later;
+    where it does not, the summary tells all that was removed before.
 
     A stage that raises is logged and skipped. What a stage must not lose, the head, pinned messages, the
     current task and the summaries of earlier stages, is put back if it loses it, so any compactor can be a stage,

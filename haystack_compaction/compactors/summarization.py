@@ -20,6 +20,7 @@ from haystack_compaction.compactors.summary_prompt import DEFAULT_SUMMARY_INSTRU
 from haystack_compaction.compactors.summary_writer import SMALLEST_RECORD, SummaryWriter
 from haystack_compaction.conversation.notes import SummaryScope, is_summary, summary_note, told_by
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.errors import CompactionError
 from haystack_compaction.pass_context import current_pass
 from haystack_compaction.salience.digest import digest_of, write_digest
 from haystack_compaction.salience.reading import Reading
@@ -94,7 +95,7 @@ class SummarizationCompactor(Compactor):
         exceed. None for the window of the hook that the compactor runs in, where there is one, and 32,000 elsewhere.
     :param summary_instruction: How to summarize, sent as the system message. The transcript and the explanation of its
         form come in a message after it.
-    :param raise_on_failure: Whether a model that fails or gives no usable summary raises a `RuntimeError` out of
+    :param raise_on_failure: Whether a model that fails or gives no usable summary raises a `CompactionError` out of
         `compact`. By default that is logged, and the digest takes the summary's place.
     :param timeout: How many seconds a batch of calls may take, greater than 0.
     :param options: The options that every compactor takes, see `Compactor`.
@@ -243,7 +244,7 @@ class SummarizationCompactor(Compactor):
 
         def stand_in(messages: Sequence[ChatMessage], previous: str, fault: str) -> str:
             if self.raise_on_failure:
-                raise RuntimeError(f"The chat generator gave no usable summary: {fault}.")
+                raise CompactionError(f"The chat generator gave no usable summary: {fault}.")
             logger.warning("A digest stands in for the model's summary: {fault}.", fault=fault)
             return digest([*earlier, *messages] if previous else messages)
 

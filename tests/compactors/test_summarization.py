@@ -17,7 +17,7 @@ from haystack.token_counters import ApproximateTokenCounter
 from haystack.utils import Secret
 from samples import chat, run_of, step, texts
 
-from haystack_compaction import CompactionHook, EstimateTokenCounter, pin
+from haystack_compaction import CompactionError, CompactionHook, EstimateTokenCounter, HybridCompactor, pin
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.compactors.summarization import SummarizationCompactor
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_summary, omission_note, told_by
@@ -393,13 +393,11 @@ def test_raise_on_failure(compact, bad):
         compact(compactor, chat(20), 600)
 
 
-def test_raise_on_failure_does_not_end_a_run():
+def test_raise_on_failure_reaches_the_user_of_a_hook():
     compactor = SummarizationCompactor(Model(ValueError()), approximate_summary_tokens=100, raise_on_failure=True)
-    messages = chat(20)
-    state = State(schema={}, data={"messages": messages})
-    CompactionHook(compactor, context_window=1000).run(state)
-    assert len(state.data["messages"]) == len(messages)
-    assert state.data["messages"][-1] is messages[-1]
+    for tried in (compactor, HybridCompactor([compactor])):
+        with pytest.raises(CompactionError, match="no usable summary"):
+            CompactionHook(tried, context_window=1000).run(State(schema={}, data={"messages": chat(20)}))
 
 
 def test_a_model_that_hangs_is_not_waited_for(compact):

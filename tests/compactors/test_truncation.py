@@ -29,7 +29,7 @@ GIANTS = {
     "chinese": "潮水在中午上涨到最高点。" * 4000,
     "base64": base64.b64encode(bytes(range(256)) * 300).decode(),
     "emoji": "🌊👩‍👩‍👧‍👦" * 9000,
-    "spaces": " " * 1_000_000,
+    "spaces": "|" + " " * 1_000_000,
     "special tokens": "<|endoftext|>" * 5000,
     "lone surrogates": "\ud83d" * 20_000,
     "json": json.dumps([{"id": number, "ok": True} for number in range(4000)]),
