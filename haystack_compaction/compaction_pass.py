@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from operator import is_
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from haystack import logging
@@ -180,19 +181,23 @@ class CompactionPass:
         if compacted is None:
             fits = self.request.of(self.ledger.measure(self.messages)) <= self.target_tokens
             return self._unchanged("it fits already" if fits else "the compactor found nothing that it may remove")
-        checked = [self._original.get(id(message)) or _unmarked(message) for message in self._checked(compacted)]
+        changes = changes_between(self._marked, compacted)
+        whole = self._checked(compacted, changes)
+        if len(whole) != len(compacted) or not all(map(is_, whole, compacted)):
+            changes = changes_between(self._marked, whole)
+        checked = [self._original.get(id(message)) or _unmarked(message) for message in whole]
         tokens_before, tokens_after = self.ledger.measure(self.messages), self.ledger.measure(checked)
         if tokens_after >= tokens_before:
             return self._unchanged("what the compactor returned was no smaller")
-        return checked, self._report(checked, tokens_before, tokens_after)
+        return checked, self._report(checked, changes, tokens_before, tokens_after)
 
     def _unchanged(self, reason: str) -> Outcome:
         tokens = self.ledger.measure(self.messages)
-        return list(self.messages), self._report(self.messages, tokens, tokens, reason=reason)
+        nothing = Changes(kept=list(self.messages), removed=[], rewritten=[], added=[])
+        return list(self.messages), self._report(self.messages, nothing, tokens, tokens, reason=reason)
 
-    def _checked(self, compacted: list[ChatMessage]) -> list[ChatMessage]:
+    def _checked(self, compacted: list[ChatMessage], changes: Changes) -> list[ChatMessage]:
         """What the compactor returned, valid and with the floor in it."""
-        changes = changes_between(self._marked, compacted)
         floor = self._floor()
         if not any(map(carries_content, changes.added)):
             floor.update(id(message) for message in changes.removed if is_summary(message))
@@ -223,9 +228,14 @@ class CompactionPass:
         return [*restored, *(self._marked[index] for index in missing)]
 
     def _report(
-        self, after: Sequence[ChatMessage], tokens_before: int, tokens_after: int, *, reason: str | None = None
+        self,
+        after: Sequence[ChatMessage],
+        changes: Changes,
+        tokens_before: int,
+        tokens_after: int,
+        *,
+        reason: str | None = None,
     ) -> CompactionReport:
-        changes = changes_between(self.messages, after)
         reached_target = self.request.of(tokens_after) <= self.target_tokens
         if reason is None and not reached_target:
             reason = "what may not be removed is larger than the target"
@@ -303,9 +313,10 @@ def _unmarked(message: ChatMessage) -> ChatMessage:
 
 def _kept(messages: Sequence[ChatMessage], others: Sequence[ChatMessage]) -> list[bool]:
     """Whether each message is in the other list, too. One that comes several times is matched from the newest on."""
+    ids = set(map(id, others))
+    if len(ids) == len(others) and len(set(map(id, messages))) == len(messages):
+        return [id(message) in ids for message in messages]
     left = Counter(map(id, others))
-    if len(left) == len(others) and len(set(map(id, messages))) == len(messages):
-        return [id(message) in left for message in messages]
     flags = []
     for message in reversed(messages):
         flags.append(left[id(message)] > 0)
@@ -327,34 +338,34 @@ def _by_gap(messages: Sequence[ChatMessage], kept: Sequence[bool]) -> dict[int, 
 
 def _versions(before: list[ChatMessage], after: list[ChatMessage]) -> list[tuple[ChatMessage | None, ChatMessage]]:
     """Each message that is new in a gap with the one it is a version of, None where there is no such."""
-    candidates = [message for message in before if not is_note(message)]
-    versions = [message for message in after if not is_note(message)]
-    if list(map(_shape, candidates)) == list(map(_shape, versions)):
+    candidates = [(_shape(message), message) for message in before if not is_note(message)]
+    versions = [(_shape(message), message) for message in after if not is_note(message)]
+    originals: dict[int, ChatMessage] = {}
+    if [shape for shape, _ in candidates] == [shape for shape, _ in versions]:
         # Where everything was rewritten, the order tells. Looking for each would take the square of the time.
-        originals = dict(zip(map(id, versions), candidates, strict=True))
-        return [(originals.get(id(message)), message) for message in after]
-    found: list[tuple[ChatMessage | None, ChatMessage]] = []
-    # Newest first, since what goes is mostly old: of two equals, the newer one is the one that was rewritten.
-    candidates.reverse()
-    for message in reversed(after):
-        original = None if is_note(message) else _original_of(message, candidates)
-        candidates = [candidate for candidate in candidates if candidate is not original]
-        found.append((original, message))
-    return found[::-1]
+        originals = {id(version): message for (_, version), (_, message) in zip(versions, candidates, strict=True)}
+    else:
+        # Newest first, since what goes is mostly old: of two equals, the newer one is the one that was rewritten.
+        candidates.reverse()
+        for shape, version in reversed(versions):
+            alike = [message for other, message in candidates if other == shape]
+            if alike:
+                original = originals[id(version)] = _original_of(version, alike)
+                candidates = [candidate for candidate in candidates if candidate[1] is not original]
+    return [(originals.get(id(message)), message) for message in after]
 
 
 def _shape(message: ChatMessage) -> tuple[ChatRole, list[str]]:
+    """What a message and its versions have in common: who speaks, and which tools it has results of."""
     return message._role, [part.origin.tool_name for part in message._content if isinstance(part, ToolCallResult)]
 
 
-def _original_of(message: ChatMessage, candidates: list[ChatMessage]) -> ChatMessage | None:
-    """The message that the given one is most likely a version of: same role, same calls answered, common beginning."""
+def _original_of(message: ChatMessage, alike: list[ChatMessage]) -> ChatMessage:
+    """The message that the given one is most likely a version of: of those of its shape, by the common beginning."""
 
     def likeness(candidate: ChatMessage) -> tuple[int, bool]:
         text = candidate.text or ""
         same = takewhile(lambda pair: pair[0] == pair[1], zip(text, message.text or "", strict=False))
         return len(list(same)), not text.strip()
 
-    shape = _shape(message)
-    alike = [candidate for candidate in candidates if _shape(candidate) == shape]
-    return max(alike, key=likeness) if len(alike) > 1 else next(iter(alike), None)
+    return max(alike, key=likeness) if len(alike) > 1 else alike[0]

@@ -47,9 +47,9 @@ class HybridCompactor(Compactor):
     Runs compactors in order, measures after each, and stops as soon as the target is met.
 
     By default the calls and results that matter least go first, then the window moves, and what is still too much is
-    summarized. What pruning and window remove is not lost: where pruning meets the target by itself, it takes a little
-    more, so that its note can tell what the removed results said, and the turns whose content was put right later;
-    where it does not, the summary tells all that was removed before.
+    summarized. What pruning and window remove is not lost. Where pruning meets the target by itself, it takes a little
+    more, so that its note can tell what the removed results said, and with them what turns said that were put right
+    later. Where it does not, the summary tells all that was removed before.
 
     A stage that raises is logged and skipped. What a stage must not lose, the head, pinned messages, the
     current task and the summaries of earlier stages, is put back if it loses it, so any compactor can be a stage,

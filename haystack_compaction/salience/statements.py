@@ -41,6 +41,9 @@ class Voice(Enum):
     TOOL = "## Tools returned"
     PROBLEM = "## Open problems"
 
+    # Each is there once. The hash of `Enum` is one of the name, and takes several times as long.
+    __hash__ = object.__hash__
+
 
 QUESTION_MARKS = ("?", "？")
 BULLET = "- "
@@ -184,14 +187,12 @@ _Text = tuple[int, Voice | None, str]
 
 def _to_read(messages: Sequence[ChatMessage]) -> list[_Text]:
     """All texts of a conversation, or the most unusual parts of them where they are too much to read."""
-    texts = [text for index, message in enumerate(messages) for text in _texts(message, index, with_calls=False)]
+    texts = [text for index, message in enumerate(messages) for text in _texts(message, index)]
     characters = sum([len(text) for _, _, text in texts])
-    if characters > _READ_WHOLE_CHARACTERS:
-        return _unusual(texts, characters)
-    return [text for index, message in enumerate(messages) for text in _texts(message, index, with_calls=True)]
+    return texts if characters <= _READ_WHOLE_CHARACTERS else _unusual(texts, characters)
 
 
-def _texts(message: ChatMessage, index: int, *, with_calls: bool) -> Iterator[_Text]:
+def _texts(message: ChatMessage, index: int) -> Iterator[_Text]:
     if message._meta and is_note(message):
         yield index, None, told_by(message)
         return
@@ -204,8 +205,7 @@ def _texts(message: ChatMessage, index: int, *, with_calls: bool) -> Iterator[_T
             if part.error:
                 yield index, Voice.PROBLEM, f"{part.origin.tool_name}{_FAILED}{text}"
             else:
-                if with_calls:
-                    yield index, Voice.CALL, _call_line(part, text)
+                yield index, Voice.CALL, _call_line(part, text)
                 yield index, Voice.TOOL, text
 
 
@@ -247,7 +247,7 @@ def _result_text(result: ToolCallResult) -> str:
 def _call_line(result: ToolCallResult, text: str) -> str:
     """A call with its outcome, as one would note it down."""
     arguments = ", ".join(
-        f"{name}={_short(str(value), _ARGUMENT_CHARACTERS)}" for name, value in result.origin.arguments.items()
+        [f"{name}={_short(str(value), _ARGUMENT_CHARACTERS)}" for name, value in result.origin.arguments.items()]
     )
     outcome = _short(text.lstrip().partition("\n")[0], _OUTCOME_CHARACTERS) or "nothing"
     return f"{result.origin.tool_name}({arguments}): {outcome}"

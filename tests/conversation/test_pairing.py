@@ -7,6 +7,7 @@ from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall, T
 from samples import step, texts
 
 from haystack_compaction import pin, repair_tool_pairs
+from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
 from haystack_compaction.testing import provider_fault
 
 
@@ -129,3 +130,33 @@ def test_what_a_result_consists_of_is_kept():
     parts = ChatMessage.from_tool([TextContent("a"), TextContent("b")], origin=call("x"), error=True, meta={"k": 1})
     repaired = repair_tool_pairs([USER, calling("x"), USER, parts])
     assert repaired[2] is parts
+
+
+@pytest.mark.parametrize("result", ["", " \n", [], [TextContent("")]], ids=repr)
+def test_a_result_without_any_output_says_so(result):
+    """Clients make a text block of it, and Anthropic takes no blank one."""
+    call, answer = step("run", "x")
+    empty = ChatMessage.from_tool(result, origin=answer.tool_call_result.origin)
+    messages = [ChatMessage.from_user("Go on."), call, empty]
+    assert not is_valid(messages)
+    fixed = repaired(messages)
+    assert fixed[2].tool_call_result.result == "(no output)"
+    assert is_valid(fixed)
+    assert repaired_messages(messages, fixed) == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "number"),
+    [
+        (["a", "b", "c", "d"], 0),
+        (["a", "b", "d"], 1),
+        (["a", "new", "c", "d"], 1),
+        (["a", "b", "c", "new", "d", "new"], 2),
+        (["a", "c", "b", "d"], 2),
+        ([], 4),
+    ],
+)
+def test_how_many_messages_a_repair_touched(after, number):
+    messages = {name: ChatMessage.from_user(name) for name in "abcd"}
+    repaired_ones = [messages.get(name) or ChatMessage.from_user(name) for name in after]
+    assert repaired_messages(list(messages.values()), repaired_ones) == number
