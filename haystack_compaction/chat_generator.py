@@ -70,7 +70,8 @@ class CompactingChatGenerator:
     :param compact_to: The share of the window that compaction aims for, greater than 0.
     :param token_counter: What measures messages; None for `EstimateTokenCounter`.
     :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
-    :param last_resort: Whether the largest contents are shortened when a request would not fit even after a compaction.
+    :param last_resort: Whether the largest contents are shortened, or the oldest messages removed where that is not
+        enough, when a request would not fit even after a compaction.
     :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
     :param merge_notes: Whether a note goes into the user message beside it instead of standing alone, for chat
         templates that demand that user and assistant alternate, such as those of Mistral and Gemma.

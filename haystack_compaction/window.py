@@ -16,6 +16,7 @@ from haystack.tools import ToolsType
 
 from haystack_compaction.compaction_pass import CompactionPass, Outcome
 from haystack_compaction.compactors.base import require_at_least
+from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.merging import NoteMerger
 from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
@@ -68,7 +69,8 @@ class Window:
     :param compact_to: The share of the window that compaction aims for, greater than 0.
     :param reserve_tokens: The tokens kept free for the reply, at least 0 and less than the window; None for 5 % of the
         window, or what `compact_at` leaves of it where that is less.
-    :param last_resort: Whether the largest contents are shortened when a request would not fit even so.
+    :param last_resort: Whether the largest contents are shortened, or the oldest messages removed where that is not
+        enough, when a request would not fit even so.
     :param repair: Whether a broken history is repaired before a model sees it.
     :param merge_notes: Whether a note goes into the user message beside it, for templates that want roles to alternate.
     :raises ValueError: If a setting is out of its range.
@@ -245,8 +247,8 @@ class WindowGuard:
         if needs_last_resort:
             # Some way below the limit, so that the next step does not end here again.
             room = int(0.9 * min(self.window.trigger, self.window.usable / self._uncertainty))
-            compacted, shortened = yield self._pass(TruncationCompactor(), compacted, room)
-            report = combined(report, shortened)
+            compacted, resort = yield from self._last_resort(compacted, room)
+            report = combined(report, resort)
         assert report is not None
         self._next_try = min(next_try, report.tokens_after + _GROWTH_BETWEEN_TRIES * self.window.context_window)
         self._warn_once(report)
@@ -289,10 +291,21 @@ class WindowGuard:
         compacted, report = yield compaction
         self._remember_model(compaction, report)
         if self.window.last_resort and report.tokens_after > target:
-            compacted, shortened = yield self._pass(TruncationCompactor(), compacted, target)
-            report = combined(report, shortened)
+            compacted, resort = yield from self._last_resort(compacted, target)
+            report = combined(report, resort)
         self._remember_size(compacted)
         return compacted, report
+
+    def _last_resort(self, messages: Sequence[ChatMessage], target: int) -> Passes:
+        """Shorten contents; where these are not what is too much, let the oldest messages go first."""
+        shortened, report = yield self._pass(TruncationCompactor(), messages, target)
+        if report.reached_target:
+            return shortened, report
+        newest, removal = yield self._pass(SlidingWindowCompactor(), messages, target)
+        if removal.reached_target:
+            return newest, removal
+        shortened, report = yield self._pass(TruncationCompactor(), newest, target)
+        return shortened, combined(removal, report)
 
     def _pass(self, compactor: CompactorProtocol, messages: Sequence[ChatMessage], target: int) -> CompactionPass:
         ledger = self.ledger.calibrated(messages)

@@ -23,10 +23,13 @@ from haystack_compaction import (
     ImportanceScoringCompactor,
     SlidingWindowCompactor,
     SummarizationCompactor,
+    ToolResultPruningCompactor,
+    TruncationCompactor,
     pin,
 )
 from haystack_compaction.chat_generator import CompactingChatGenerator
 from haystack_compaction.compaction_pass import run_passes
+from haystack_compaction.conversation.notes import is_note
 from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.tokens.ledger import TokenLedger
 from haystack_compaction.window import Window, WindowGuard
@@ -207,6 +210,18 @@ def test_a_giant_task_is_shortened_and_ends_no_run(usage):
     hook = CompactionHook(SlidingWindowCompactor(), context_window=int(WINDOW * (usage or 1)))
     result = Agent(chat_generator=generator, tools=[read_log], hooks={"before_llm": [hook]}).run(messages=[task])
     assert result["last_message"].text == "All is well."
+
+
+@pytest.mark.parametrize(
+    "compactor", [TruncationCompactor(), ToolResultPruningCompactor()], ids=lambda one: one.strategy
+)
+def test_where_contents_are_not_what_is_too_much_the_oldest_steps_go(compactor):
+    """Hundreds of tiny steps, and a compactor that removes no messages."""
+    hook = CompactionHook(compactor, context_window=WINDOW)
+    messages = growing(hook, [TASK], 300, words=2)
+    assert COUNTER.count(messages) <= WINDOW
+    assert messages[0] is TASK
+    assert sum(map(is_note, messages)) == 1
 
 
 def test_it_can_be_turned_off():
