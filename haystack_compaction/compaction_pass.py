@@ -29,7 +29,7 @@ from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.errors import CompactionError
 from haystack_compaction.pass_context import PassContext, entered
 from haystack_compaction.report import CompactionReport
-from haystack_compaction.stepping import Finished, advance_in_thread
+from haystack_compaction.stepping import run_to_end, run_to_end_async
 from haystack_compaction.tokens.calibration import RequestSize
 from haystack_compaction.tokens.ledger import TokenLedger
 
@@ -278,13 +278,7 @@ def run_passes(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
     :param passes: A generator that yields a pass and is sent what it came to.
     :returns: What the generator returns.
     """
-    try:
-        compaction = next(passes)
-        while True:
-            compaction = passes.send(compaction.run())
-    except StopIteration as finished:
-        returned: _ReturnT = finished.value
-        return returned
+    return run_to_end(passes, lambda step: step.run())
 
 
 async def run_passes_async(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
@@ -294,10 +288,7 @@ async def run_passes_async(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
     :param passes: A generator that yields a pass and is sent what it came to.
     :returns: What the generator returns.
     """
-    compaction = await advance_in_thread(passes)
-    while not isinstance(compaction, Finished):
-        compaction = await advance_in_thread(passes, await compaction.run_async())
-    return compaction.value
+    return await run_to_end_async(passes, lambda step: step.run_async())
 
 
 def _marked_as_task(message: ChatMessage) -> ChatMessage:

@@ -2,10 +2,10 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 
-"""Advancing a generator without blocking the event loop."""
+"""Running a generator to its end: each thing that it yields is answered, and the answer is sent to it."""
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -13,32 +13,45 @@ _YieldT = TypeVar("_YieldT")
 _ReturnT = TypeVar("_ReturnT")
 
 
-@dataclass(frozen=True)
-class Finished(Generic[_ReturnT]):
+def run_to_end(generator: Generator[_YieldT, Any, _ReturnT], answer: Callable[[_YieldT], Any]) -> _ReturnT:
     """
-    The end of a generator, as an object, since `StopIteration` cannot leave an awaited thread.
+    Run a generator to its end.
 
-    :param value: What the generator returned.
+    :param generator: The generator.
+    :param answer: Returns what to send for each thing that it yields.
+    :returns: What the generator returns.
     """
+    step = _advance(generator, None)
+    while not isinstance(step, _Finished):
+        step = _advance(generator, answer(step))
+    return step.value
+
+
+async def run_to_end_async(
+    generator: Generator[_YieldT, Any, _ReturnT], answer: Callable[[_YieldT], Awaitable[Any]]
+) -> _ReturnT:
+    """
+    Run a generator to its end without blocking the event loop: it does its own work in a thread.
+
+    :param generator: The generator.
+    :param answer: Returns what to send for each thing that it yields.
+    :returns: What the generator returns.
+    """
+    step = await asyncio.to_thread(_advance, generator, None)
+    while not isinstance(step, _Finished):
+        step = await asyncio.to_thread(_advance, generator, await answer(step))
+    return step.value
+
+
+@dataclass(frozen=True)
+class _Finished(Generic[_ReturnT]):
+    """The end of a generator, as an object, since `StopIteration` cannot leave an awaited thread."""
 
     value: _ReturnT
 
 
-async def advance_in_thread(
-    generator: Generator[_YieldT, Any, _ReturnT], sent: Any = None
-) -> "_YieldT | Finished[_ReturnT]":
-    """
-    Run a generator up to its next `yield`, in a thread.
-
-    :param generator: The generator.
-    :param sent: What to send it; None to start it.
-    :returns: What it yielded, or that it has finished.
-    """
-    return await asyncio.to_thread(_advance, generator, sent)
-
-
-def _advance(generator: Generator[_YieldT, Any, _ReturnT], sent: Any) -> "_YieldT | Finished[_ReturnT]":
+def _advance(generator: Generator[_YieldT, Any, _ReturnT], sent: Any) -> "_YieldT | _Finished[_ReturnT]":
     try:
         return generator.send(sent)
     except StopIteration as finished:
-        return Finished(finished.value)
+        return _Finished(finished.value)

@@ -17,7 +17,7 @@ from haystack.components.generators.chat.types import ChatGenerator
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.pass_context import current_pass
-from haystack_compaction.stepping import Finished, advance_in_thread
+from haystack_compaction.stepping import run_to_end, run_to_end_async
 
 #: A prompt is what a chat generator takes, a batch is as many of them as can be answered at the same time.
 Prompt: TypeAlias = list[ChatMessage]
@@ -109,13 +109,7 @@ def drive(rewriting: Rewriting, model: ModelCaller | None) -> list[ChatMessage] 
     :param model: What answers its prompts; a strategy that asks nothing needs none.
     :returns: What the strategy returned.
     """
-    try:
-        prompts = next(rewriting)
-        while True:
-            prompts = rewriting.send(_ask_none(prompts) if model is None else model.ask(prompts))
-    except StopIteration as finished:
-        compacted: list[ChatMessage] | None = finished.value
-        return compacted
+    return run_to_end(rewriting, _ask_none if model is None else model.ask)
 
 
 async def drive_async(rewriting: Rewriting, model: ModelCaller | None) -> list[ChatMessage] | None:
@@ -126,12 +120,7 @@ async def drive_async(rewriting: Rewriting, model: ModelCaller | None) -> list[C
     :param model: What answers its prompts; a strategy that asks nothing needs none.
     :returns: What the strategy returned.
     """
-    replies: list[Reply] | None = None
-    while True:
-        step = await advance_in_thread(rewriting, replies)
-        if isinstance(step, Finished):
-            return step.value
-        replies = _ask_none(step) if model is None else await model.ask_async(step)
+    return await run_to_end_async(rewriting, _ask_none_async if model is None else model.ask_async)
 
 
 async def _in_daemon_thread(call: Callable[[], ChatMessage]) -> ChatMessage:
@@ -163,6 +152,10 @@ def _paused(prompts: list[Prompt]) -> list[Reply]:
 
 def _ask_none(prompts: list[Prompt]) -> list[Reply]:
     return [RuntimeError("this compactor has no chat generator") for _ in prompts]
+
+
+async def _ask_none_async(prompts: list[Prompt]) -> list[Reply]:
+    return _ask_none(prompts)
 
 
 def _first_reply(result: dict[str, Any]) -> ChatMessage:
