@@ -175,24 +175,26 @@ class CompactionPass:
         logger.exception(
             "{compactor} failed; the conversation stays as it is.", compactor=type(self.compactor).__name__
         )
-        return self._unchanged(f"the compactor failed with {type(error).__name__}")
+        reason = f"the compactor failed with {type(error).__name__}"
+        return self._unchanged(reason, self.ledger.measure(self.messages))
 
     def _finished(self, compacted: list[ChatMessage] | None) -> Outcome:
+        tokens_before = self.ledger.measure(self.messages)
         if compacted is None:
-            fits = self.request.of(self.ledger.measure(self.messages)) <= self.target_tokens
-            return self._unchanged("it fits already" if fits else "the compactor found nothing that it may remove")
+            fits = self.request.of(tokens_before) <= self.target_tokens
+            reason = "it fits already" if fits else "the compactor found nothing that it may remove"
+            return self._unchanged(reason, tokens_before)
         changes = changes_between(self._marked, compacted)
         whole = self._checked(compacted, changes)
         if len(whole) != len(compacted) or not all(map(is_, whole, compacted)):
             changes = changes_between(self._marked, whole)
         checked = [self._original.get(id(message)) or _unmarked(message) for message in whole]
-        tokens_before, tokens_after = self.ledger.measure(self.messages), self.ledger.measure(checked)
+        tokens_after = self.ledger.measure(checked)
         if tokens_after >= tokens_before:
-            return self._unchanged("what the compactor returned was no smaller")
+            return self._unchanged("what the compactor returned was no smaller", tokens_before)
         return checked, self._report(checked, changes, tokens_before, tokens_after)
 
-    def _unchanged(self, reason: str) -> Outcome:
-        tokens = self.ledger.measure(self.messages)
+    def _unchanged(self, reason: str, tokens: int) -> Outcome:
         nothing = Changes(kept=list(self.messages), removed=[], rewritten=[], added=[])
         return list(self.messages), self._report(self.messages, nothing, tokens, tokens, reason=reason)
 

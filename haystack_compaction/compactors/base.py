@@ -250,13 +250,13 @@ class Compactor:
         await lifecycle.close_async(self.resources())
 
     def _compaction(self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter) -> Rewriting:
-        ledger = self._ledger_for(token_counter)
+        ledger = self._ledger_for(token_counter).calibrated(messages)
         if not ledger.exceeds(messages, target_tokens):
             return None
         valid = messages if is_valid(messages) else repaired(messages)
         compacted: list[ChatMessage] | Rewriting | None = valid
         if valid is messages or ledger.exceeds(valid, target_tokens):
-            compacted = self.rewrite(Conversation(valid), target_tokens, ledger.calibrated(messages))
+            compacted = self.rewrite(Conversation(valid), target_tokens, ledger)
         if isinstance(compacted, Generator):
             compacted = yield from compacted
         return compacted if compacted is not None and ledger.is_smaller(compacted, messages) else None
@@ -285,8 +285,9 @@ class Compactor:
         """The pass to run, or the report that says why there is none."""
         if target_tokens is not None:
             require_at_least(1, target_tokens=target_tokens)
+        ledger = self._ledger.calibrated(messages)
         tools_tokens = self._ledger.count([], tools)
-        tokens = self._ledger.measure(messages) + tools_tokens
+        tokens = ledger.measure(messages) + tools_tokens
         if target_tokens is None and tokens < self.trigger_threshold_tokens:
             return CompactionReport(
                 strategy=self.strategy,
@@ -303,7 +304,7 @@ class Compactor:
             self,
             messages,
             target_tokens if target_tokens is not None else self.target_tokens,
-            self._ledger,
+            ledger,
             request=RequestSize(tools_tokens=tools_tokens),
         )
 

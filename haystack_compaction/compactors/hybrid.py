@@ -144,7 +144,7 @@ class HybridCompactor(Compactor):
         self, messages: list[ChatMessage], target_tokens: int, ledger: TokenLedger
     ) -> Generator[CompactionPass, Outcome, list[ChatMessage] | None]:
         """The passes of the stages that are due, one after the other; is sent what each of them came to."""
-        context = current_pass()
+        ledger, context = ledger.calibrated(messages), current_pass()
         current = [pin(message) if keep else message for message, keep in self._marked_to_keep(messages)]
         # What a stage of ours removes without a word, the summary still tells. Others may have told it already.
         original = current if self.compactors is None else []

@@ -81,6 +81,8 @@ class TokenLedger(TokenCounter):
         self._message_counts = [_message_count(counter) for counter in counters]
         self._tool_counts = [_tool_count(counter) for counter in counters]
         self._memory = _Memory(max_entries)
+        # What the counter said of whole conversations, in a ledger that lives for one compaction.
+        self._answers: list[tuple[list[ChatMessage], int]] | None = None
 
     @classmethod
     def of(cls, token_counter: TokenCounter | None) -> "TokenLedger":
@@ -94,16 +96,18 @@ class TokenLedger(TokenCounter):
 
     def calibrated(self, messages: Sequence[ChatMessage]) -> "TokenLedger":
         """
-        Return a ledger whose sizes are on the scale of the counter, for one conversation.
+        Return a ledger whose sizes are on the scale of the counter, for the length of one compaction.
+
+        It asks the counter for no conversation twice, and so holds on to those that it has asked for.
 
         :param messages: A whole conversation. A counter that may only be asked for such is asked for it once.
         :returns: A ledger with the same memory, or this one where its sizes are the counter's own.
         """
-        if not self.whole_only or self.scale != 1.0:
+        if not self.whole_only or self._answers is not None:
             return self
         ledger = TokenLedger(self.token_counter)
-        ledger._memory = self._memory
-        ledger.scale = self.measure(messages) / max(self._counted(messages, None), 1) or 1.0
+        ledger._memory, ledger._answers = self._memory, []
+        ledger.scale = ledger.measure(messages) / max(self._counted(messages, None), 1) or 1.0
         return ledger
 
     def count(self, messages: Sequence[ChatMessage], tools: ToolsType | None = None) -> int:
@@ -138,7 +142,13 @@ class TokenLedger(TokenCounter):
         if not self.whole_only and not (self._joins and len(messages) <= _SMALL):
             return self.count(messages, tools)
         whole = repaired(messages, keep_pending=False) if self.whole_only else list(messages)
-        return self._asked(whole, tools)
+        if self._answers is None or tools:
+            return self._asked(whole, tools)
+        for asked, tokens in self._answers:
+            if asked == whole:
+                return tokens
+        self._answers.append((whole, self._asked(whole, tools)))
+        return self._answers[-1][1]
 
     def exceeds(self, messages: Sequence[ChatMessage], tokens: int) -> bool:
         """

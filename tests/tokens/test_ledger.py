@@ -139,3 +139,17 @@ def test_a_remote_counter_that_fails_is_worked_around(caplog):
     compacted = SlidingWindowCompactor().compact(messages, 300, Failing())
     assert EstimateTokenCounter().count(compacted) <= 300
     assert caplog.text.count("ConnectionError") == 1
+
+
+@pytest.mark.parametrize("target", [1, 300, 5_000])
+def test_a_remote_counter_is_asked_once_for_each_conversation(target):
+    """However many checks a pass makes, it asks for no conversation twice."""
+    asked = []
+
+    class Recorder(RemoteCounter):
+        def count(self, messages, tools=None):
+            asked.append(tuple(map(id, messages)))
+            return super().count(messages, tools)
+
+    SlidingWindowCompactor(token_counter=Recorder(), omission_note=None).run(messages=chat(50), target_tokens=target)
+    assert len(set(asked)) == len(asked) > 0
