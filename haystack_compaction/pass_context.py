@@ -4,7 +4,7 @@
 
 """What a compactor can learn about the pass it runs in, and what it tells the pass about itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -44,10 +44,7 @@ class PassContext:
 
         :param usage: The `usage` that the reply's `meta` holds, if any. Only whole numbers are added up.
         """
-        self.llm_calls += 1
-        for key, value in (usage or {}).items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                self.llm_usage[key] = self.llm_usage.get(key, 0) + value
+        self._record_llm_calls(1, usage or {})
 
     def record_stage(self, report: CompactionReport) -> None:
         """
@@ -56,9 +53,13 @@ class PassContext:
         :param report: The report of the stage.
         """
         self.stages.append(report.to_dict())
-        self.llm_calls += report.llm_calls
-        for key, value in report.llm_usage.items():
-            self.llm_usage[key] = self.llm_usage.get(key, 0) + value
+        self._record_llm_calls(report.llm_calls, report.llm_usage)
+
+    def _record_llm_calls(self, number: int, usage: Mapping[str, Any]) -> None:
+        self.llm_calls += number
+        for key, value in usage.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                self.llm_usage[key] = self.llm_usage.get(key, 0) + value
 
 
 _current: ContextVar[PassContext | None] = ContextVar("haystack_compaction_pass", default=None)

@@ -198,7 +198,7 @@ class WindowGuard:
         """
         known, _ = self._counted
         # What was looked at before is not looked at again; a batch of calls may have been answered since.
-        start = _newest(known, ChatRole.ASSISTANT) if messages[: len(known)] == known else 0
+        start = _newest_reply_index(known) if messages[: len(known)] == known else 0
         if is_valid(messages[max(start, 0) :], keep_pending=False):
             return messages
         valid = repaired(messages, keep_pending=False)
@@ -331,7 +331,7 @@ class WindowGuard:
 
     def _learn(self, messages: Sequence[ChatMessage], context_tokens: int) -> None:
         """Learn the ratio from a reply that was not there before. An old number teaches nothing about a new size."""
-        newest = _newest(messages, ChatRole.ASSISTANT)
+        newest = _newest_reply_index(messages)
         reply = messages[newest] if newest >= 0 else None
         is_news = self._has_observed and reply is not self._newest_reply
         self._has_observed, self._newest_reply = True, reply
@@ -398,7 +398,7 @@ class WindowGuard:
     def _remember_size(self, compacted: list[ChatMessage]) -> None:
         self._count(compacted)
         # The usage of the reply that is the newest now is that of the conversation as it was.
-        newest = _newest(compacted, ChatRole.ASSISTANT)
+        newest = _newest_reply_index(compacted)
         self._newest_reply = compacted[newest] if newest >= 0 else None
         self.calibration = self.calibration.rewritten()
         if self.reported:
@@ -446,11 +446,13 @@ def through_newest_reply(messages: Sequence[ChatMessage]) -> Sequence[ChatMessag
     :param messages: The conversation, oldest to newest.
     :returns: The messages through the last one from the assistant, or all of them when there is none.
     """
-    return messages[: _newest(messages, ChatRole.ASSISTANT) + 1] or messages
+    return messages[: _newest_reply_index(messages) + 1] or messages
 
 
-def _newest(messages: Sequence[ChatMessage], role: ChatRole) -> int:
-    return next((index for index in range(len(messages) - 1, -1, -1) if messages[index].role is role), -1)
+def _newest_reply_index(messages: Sequence[ChatMessage]) -> int:
+    """The index of the last message from the assistant, -1 where there is none."""
+    indexes = range(len(messages) - 1, -1, -1)
+    return next((index for index in indexes if messages[index].role is ChatRole.ASSISTANT), -1)
 
 
 def combined(first: CompactionReport | None, second: CompactionReport) -> CompactionReport:

@@ -142,7 +142,7 @@ class ImportanceScoringCompactor(Compactor):
             }
             return removal.without(below) if below else None
         by_rank = [unit for _, unit in sorted(zip(scores, units, strict=True), key=lambda scored: scored[0])]
-        removals = self._with_head_and_summaries(conversation, by_rank)
+        removals = removal.with_head_and_summaries(by_rank, preserve_system_prompt=self.preserve_system_prompt)
         if not removals:
             return None
         if self.omission_note is not None and self.scorer is None and self.chat_generator is None:
@@ -191,12 +191,6 @@ class ImportanceScoringCompactor(Compactor):
         if len(known) == len(units):
             return known
         return [own if score is None else score for score, own in zip(scores, built_in(), strict=True)]
-
-    def _with_head_and_summaries(self, conversation: Conversation, units: list[list[int]]) -> list[list[int]]:
-        """All that may go by rank. Summaries go last, and only into a note that carries them on."""
-        head = [] if self.preserve_system_prompt else [conversation.head]
-        summaries = [] if self.omission_note is None else conversation.foldable_notes(omission_notes=False)
-        return [*conversation.removable(head), *units, *([index] for index in summaries)]
 
     def _with_digest(
         self,

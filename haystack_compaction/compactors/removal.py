@@ -34,6 +34,18 @@ class Removal:
     template: str | None
     strategy: str
 
+    def with_head_and_summaries(self, units: list[list[int]], *, preserve_system_prompt: bool) -> list[list[int]]:
+        """
+        Add what else may go to the units of a strategy: the head first where it may, summaries last.
+
+        :param units: What the strategy may remove, as message indexes, in the order in which it goes.
+        :param preserve_system_prompt: Whether the head stays.
+        :returns: All that may go, in order. Summaries only go into a note that carries them on.
+        """
+        head = [] if preserve_system_prompt else [self.conversation.head]
+        summaries = [] if self.template is None else self.conversation.foldable_notes(omission_notes=False)
+        return [*self.conversation.removable(head), *units, *([index] for index in summaries)]
+
     def fewest(self, units: Sequence[Sequence[int]], target_tokens: int, ledger: TokenLedger) -> set[int]:
         """
         Return what must go for the rest to come under the target: as few units as possible.

@@ -75,19 +75,12 @@ class SlidingWindowCompactor(Compactor):
         :param ledger: What knows the size of each message.
         :returns: The messages to go on with, or None when nothing may be removed.
         """
-        units = self._units(conversation)
-        if not units:
-            return None
         removal = Removal(conversation, self.omission_note, self.strategy)
-        return removal.without(removal.fewest(units, target_tokens, ledger))
-
-    def _units(self, conversation: Conversation) -> list[list[int]]:
-        """What may go, in the order in which it goes. Summaries go last, and only into a note that carries them on."""
-        head = [] if self.preserve_system_prompt else [conversation.head]
-        summaries = [] if self.omission_note is None else conversation.foldable_notes(omission_notes=False)
-        return [
-            *conversation.removable(head),
-            *conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns),
-            *conversation.removable_steps(min_keep_steps=self.min_keep_steps),
-            *([index] for index in summaries),
-        ]
+        units = removal.with_head_and_summaries(
+            [
+                *conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns),
+                *conversation.removable_steps(min_keep_steps=self.min_keep_steps),
+            ],
+            preserve_system_prompt=self.preserve_system_prompt,
+        )
+        return removal.without(removal.fewest(units, target_tokens, ledger)) if units else None
