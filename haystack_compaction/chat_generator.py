@@ -109,8 +109,8 @@ class CompactingChatGenerator:
         )
         require_at_least(0, max_retries=max_retries)
         self.chat_generator = chat_generator
-        self.compactor = compactor or HybridCompactor()
-        self.token_counter = token_counter or EstimateTokenCounter()
+        self.compactor = HybridCompactor() if compactor is None else compactor
+        self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
         self.max_retries = max_retries
         self.is_context_overflow = is_context_overflow
         self._ledger = TokenLedger(self.token_counter)

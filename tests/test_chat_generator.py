@@ -682,3 +682,21 @@ def test_a_run_of_tool_steps_without_an_agent():
     generator = CompactingChatGenerator(model, SlidingWindowCompactor(), context_window=2_000)
     generator.run(run_of(40))
     assert "Audit every service." in texts(model.requests[0])
+
+
+def test_a_counter_and_a_compactor_that_are_falsy_are_used_all_the_same():
+    class Empty:
+        def __len__(self):
+            return 0
+
+    class EmptyCounter(Empty, EstimateTokenCounter):
+        pass
+
+    class EmptyCompactor(Empty, SlidingWindowCompactor):
+        pass
+
+    counter, compactor = EmptyCounter(), EmptyCompactor()
+    model = ScriptedChatGenerator(lambda number, messages: ChatMessage.from_assistant("Yes."))
+    generator = CompactingChatGenerator(model, compactor, context_window=1_000, token_counter=counter)
+    assert generator.token_counter is counter
+    assert generator.compactor is compactor
