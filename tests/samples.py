@@ -10,6 +10,8 @@ from typing import Any
 from haystack import component
 from haystack.dataclasses import ChatMessage, ToolCall
 
+from haystack_compaction.testing import provider_fault
+
 
 def step(name: str, result: str, *, call_id: str = "0", text: str | None = None, reasoning: str | None = None):
     """An assistant message with one call, and its result."""
@@ -42,6 +44,23 @@ def texts(messages: Sequence[ChatMessage]) -> list[str]:
     return [
         message.text or " ".join(str(result.result) for result in message.tool_call_results) for message in messages
     ]
+
+
+class RemoteCounter:
+    """A counter like a provider's API: it counts its requests, and takes nothing but valid conversations."""
+
+    def __init__(self, count: Callable[[list[ChatMessage]], int] = lambda messages: 10 * len(messages)) -> None:
+        self.requests = 0
+        self._count = count
+
+    def count(self, messages: list[ChatMessage], tools: Any = None) -> int:
+        self.requests += 1
+        assert provider_fault(messages) is None
+        assert not messages[-1].tool_calls
+        return self._count(messages)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
 
 
 @component

@@ -7,7 +7,7 @@ from haystack import Pipeline
 from haystack.dataclasses import ChatMessage, ChatRole, ToolCall, ToolCallResult
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import run_of, texts
+from samples import RemoteCounter, run_of, texts
 
 from haystack_compaction import EstimateTokenCounter, pin
 from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor
@@ -337,18 +337,7 @@ def test_nothing_to_do():
 
 
 def test_a_counter_for_whole_conversations_is_asked_a_few_times():
-    class Provider:
-        requests = 0
-
-        def count(self, messages, tools=None):
-            self.requests += 1
-            assert provider_fault(messages) is None
-            return 3 * size(messages)
-
-        def to_dict(self):
-            return {}
-
-    messages, provider = run_of(200), Provider()
+    messages, provider = run_of(200), RemoteCounter(lambda messages: 3 * size(messages))
     target = 3 * size(messages) // 2
     result = SelectivePruningCompactor(note=None).compact(messages, target, provider)
     assert 3 * size(result) <= target < 3 * (size(result) + size(messages[2:4]))

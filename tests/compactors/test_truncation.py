@@ -10,7 +10,7 @@ from haystack import Pipeline
 from haystack.dataclasses import ChatMessage, ChatRole, FileContent, ImageContent, TextContent, ToolCall
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import chat, run_of, step
+from samples import RemoteCounter, chat, run_of, step
 
 from haystack_compaction import EstimateTokenCounter, pin
 from haystack_compaction.compaction_pass import CompactionPass
@@ -259,18 +259,7 @@ def test_nothing_to_do():
 
 
 def test_a_counter_for_whole_conversations():
-    class Provider:
-        requests = 0
-
-        def count(self, messages, tools=None):
-            self.requests += 1
-            assert provider_fault(messages) is None
-            return 3 * size(messages)
-
-        def to_dict(self):
-            return {}
-
-    provider = Provider()
+    provider = RemoteCounter(lambda messages: 3 * size(messages))
     result = TruncationCompactor().compact([*run_of(20), *step("a", GIANTS["chinese"])], 6000, provider)
     assert 3 * size(result) <= 6000
     assert provider.requests <= 15

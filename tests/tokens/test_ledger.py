@@ -9,10 +9,9 @@ import pytest
 from haystack.dataclasses import ChatMessage
 from haystack.token_counters import ApproximateTokenCounter
 from haystack.tools import tool
-from samples import chat, run_of
+from samples import RemoteCounter, chat, run_of
 
 from haystack_compaction import EstimateTokenCounter, SlidingWindowCompactor
-from haystack_compaction.testing import provider_fault
 from haystack_compaction.tokens.ledger import TokenLedger
 
 
@@ -26,20 +25,6 @@ class CountingCounter(EstimateTokenCounter):
     def count(self, messages, tools=None):
         self.asked.extend(map(id, messages))
         return super().count(messages, tools)
-
-
-class RemoteCounter:
-    """Like a provider's API: rejects what is no valid conversation."""
-
-    def __init__(self, tokens_per_message: int = 10):
-        self.requests = 0
-        self.tokens_per_message = tokens_per_message
-
-    def count(self, messages, tools=None):
-        self.requests += 1
-        assert provider_fault(messages) is None
-        assert not messages[-1].tool_calls
-        return len(messages) * self.tokens_per_message
 
 
 @tool
