@@ -282,7 +282,10 @@ def _survives_a_failing_counter(trial: _Trial) -> None:
         result = trial.compacted(_FailingCounter(fails_at))
         if result is not None and provider_fault(result):
             raise trial.broken(7, "a failing counter led to an invalid conversation", result)
-    trial.compacted(_WholeConversationsOnly(trial))
+    counter = _WholeConversationsOnly()
+    trial.compacted(counter)
+    if counter.fragment is not None:
+        raise trial.broken(7, "a counter that validates was given a fragment", counter.fragment)
 
 
 def _deterministic(trial: _Trial) -> None:
@@ -322,13 +325,14 @@ class _FailingCounter(TokenCounter):
 class _WholeConversationsOnly(TokenCounter):
     """A counter like a provider's API, which rejects what it would not accept as a request."""
 
-    def __init__(self, trial: _Trial) -> None:
-        self.trial = trial
+    def __init__(self) -> None:
+        #: What it was given and had to reject. Kept, since a compactor works around a counter that raises.
+        self.fragment: list[ChatMessage] | None = None
 
     def count(self, messages: list[ChatMessage], tools: ToolsType | None = None) -> int:
-        fault = provider_fault(messages)
-        if fault or (messages and messages[-1].tool_calls):
-            raise self.trial.broken(7, f"a counter that validates was given a fragment: {fault}", messages)
+        if provider_fault(messages) or (messages and messages[-1].tool_calls):
+            self.fragment = messages
+            raise ValueError("this is no request that a provider would take")
         return EstimateTokenCounter().count(messages, tools) * 2
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@
 
 """The promises of every compactor, on random conversations."""
 
+from contextlib import suppress
+
 import pytest
 from haystack.dataclasses import ChatMessage
 
@@ -59,3 +61,14 @@ def test_a_broken_promise_is_named(number, rewrite):
 
     with pytest.raises(PromiseBrokenError, match=f"Promise {number} is broken"):
         check_compactor(Broken(smaller_only))
+
+
+def test_a_compactor_that_hands_fragments_to_a_counter_is_found_out_even_if_it_hides_the_error():
+    class Asking:
+        def compact(self, messages, target_tokens, token_counter):
+            for message in messages:
+                with suppress(Exception):
+                    token_counter.count([message])
+
+    with pytest.raises(PromiseBrokenError, match="Promise 7 is broken: a counter that validates was given a fragment"):
+        check_compactor(Asking())

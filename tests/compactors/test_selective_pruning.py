@@ -342,6 +342,7 @@ def test_a_counter_for_whole_conversations_is_asked_a_few_times():
     result = SelectivePruningCompactor(note=None).compact(messages, target, provider)
     assert 3 * size(result) <= target < 3 * (size(result) + size(messages[2:4]))
     assert provider.requests <= 20
+    assert provider.rejected == []
 
 
 def test_in_yaml():

@@ -263,6 +263,7 @@ def test_a_counter_for_whole_conversations():
     result = TruncationCompactor().compact([*run_of(20), *step("a", GIANTS["chinese"])], 6000, provider)
     assert 3 * size(result) <= 6000
     assert provider.requests <= 15
+    assert provider.rejected == []
 
 
 def test_in_yaml():

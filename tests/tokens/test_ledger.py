@@ -105,6 +105,7 @@ def test_a_remote_counter_is_given_whole_conversations_only_and_seldom():
     compacted = SlidingWindowCompactor().compact(messages, 500, counter)
     assert counter.count(compacted) <= 500
     assert counter.requests <= 12
+    assert counter.rejected == []
 
 
 @pytest.mark.parametrize("target", [60, 150, 400, 990])
