@@ -23,6 +23,7 @@ from haystack_compaction.report import CompactionReport
 
 PASS, ROUNDS = 1_000, 15
 ARCHIVED, PER_CONVERSATION = 100_000, 20_000
+_BARE_SEARCH = "SELECT rowid, text FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT 10"
 QUERIES = ["1234", "service 777", "report in detail", "state of service 4321", "call 99999", "absent", "checks pass"]
 
 
@@ -46,11 +47,11 @@ def append_row(folder: Path) -> str:
     left = messages[-1:]
     report = CompactionReport("sliding_window", True, 9, 1, 5, PASS, 1, removed_messages=PASS - 1)
     archive = SQLiteArchive(folder / "append.sqlite")
+    data = "".join(json.dumps(message.to_dict()) for message in messages).encode()
     serialising, syncing, appending = [], [], []
     for number in range(ROUNDS):
-        pieces: list[str] = []
-        serialising.append(seconds(lambda: pieces.extend(json.dumps(message.to_dict()) for message in messages)))
-        syncing.append(synced(folder / "synced", "".join(pieces).encode()))
+        serialising.append(seconds(lambda: [json.dumps(message.to_dict()) for message in messages]))
+        syncing.append(synced(folder / "synced", data))
         writer = ArchiveWriter(archive, f"conversation {number}", on_failure="raise")
         appending.append(seconds(lambda writer=writer: writer.write(messages, left, report)))
     archive.close()
@@ -79,10 +80,9 @@ def search_rows(folder: Path, per_conversation: int) -> list[str]:
     rows = []
     for query in QUERIES:
         words = " OR ".join(f'"{word}"' for word in query.split())
-        statement = "SELECT rowid, text FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT 10"
         theirs, ours = [], []
         for _ in range(5):
-            theirs.append(seconds(lambda words=words: bare.execute(statement, (words,)).fetchall()))
+            theirs.append(seconds(lambda words=words: bare.execute(_BARE_SEARCH, (words,)).fetchall()))
             ours.append(seconds(lambda query=query: archive.search("0", query, 10)))
         bare_time, time_taken = statistics.median(theirs), statistics.median(ours)
         figures = f"{bare_time * 1e3:.2f} ms | {time_taken * 1e3:.2f} ms | {time_taken / bare_time:.1f}"

@@ -17,13 +17,14 @@ from haystack_compaction.archive.protocol import (
 )
 from haystack_compaction.archive.recall import RecallTool, recall_tool
 from haystack_compaction.archive.sqlite import SQLiteArchive
-from haystack_compaction.archive.transcript import full_transcript
-from haystack_compaction.archive.writer import ArchiveWriter
+from haystack_compaction.archive.transcript import TranscriptHook, full_transcript
+from haystack_compaction.archive.writer import ArchiveStep, ArchiveWriter
 
 __all__ = [
     "Archive",
     "ArchiveConflictError",
     "ArchiveError",
+    "ArchiveStep",
     "ArchiveWriter",
     "ArchivedMessage",
     "DocumentStoreArchive",
@@ -31,6 +32,7 @@ __all__ = [
     "PassRecord",
     "RecallTool",
     "SQLiteArchive",
+    "TranscriptHook",
     "TranscriptPositions",
     "assigned_conversation_id",
     "conversation_id_in",

@@ -22,6 +22,10 @@ from haystack.dataclasses import (
 
 from haystack_compaction.archive.protocol import RECALL_TOOL_NAME
 
+_UNICODE = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":"))
+_ASCII = json.JSONEncoder(default=str, separators=(",", ":"))
+_SORTED = json.JSONEncoder(default=str, sort_keys=True)
+
 _RECALLED = "[What `recall` returned is not archived again. The call above it says what was asked for.]"
 
 
@@ -35,10 +39,11 @@ def to_json(message: ChatMessage, *, ascii_only: bool = False) -> str:
     :param ascii_only: Whether every other character is escaped. Where it is not, lone surrogates stay as they are.
     :returns: The JSON.
     """
+    encode = (_ASCII if ascii_only else _UNICODE).encode
     try:
-        return json.dumps(message.to_dict(), ensure_ascii=ascii_only, default=str, separators=(",", ":"))
+        return encode(_as_dict(message))
     except (TypeError, ValueError, RecursionError, AttributeError):
-        return json.dumps(_plain(message), ensure_ascii=ascii_only, default=str, separators=(",", ":"))
+        return encode(_plain(message))
 
 
 def from_json(text: str) -> ChatMessage:
@@ -116,19 +121,37 @@ def _is_recalled(part: object) -> bool:
     return isinstance(part, ToolCallResult) and part.origin.tool_name == RECALL_TOOL_NAME
 
 
+def _as_dict(message: ChatMessage) -> dict[str, Any]:
+    """What `to_dict` returns, which itself copies deeply: most of the time of writing JSON would go into that."""
+    content: list[dict[str, Any]] = []
+    for part in message._content:
+        if type(part) is TextContent:
+            content.append({"text": part.text})
+        elif type(part) is ToolCall:
+            content.append({"tool_call": vars(part)})
+        elif type(part) is ToolCallResult and type(part.result) is str:
+            content.append({"tool_call_result": {**vars(part), "origin": vars(part.origin)}})
+        else:
+            return message.to_dict()
+    return {"role": message.role.value, "meta": message.meta, "name": message.name, "content": content}
+
+
 def _plain(message: ChatMessage) -> dict[str, Any]:
-    parts = (_as_dict(part) for part in message._content)
     meta = {str(key): value if _is_plain(value) else str(value) for key, value in message.meta.items()}
-    return {"role": message.role.value, "meta": meta, "name": message.name, "content": list(parts)}
+    return {
+        "role": message.role.value,
+        "meta": meta,
+        "name": message.name,
+        "content": list(map(_plain_part, message._content)),
+    }
 
 
-def _as_dict(part: Any) -> dict[str, Any]:
+def _plain_part(part: Any) -> dict[str, Any]:
     try:
-        serialized: dict[str, Any] = ChatMessage.from_assistant(tool_calls=[part]).to_dict()["content"][0]
-        json.dumps(serialized)
+        (serialized,) = ChatMessage.from_assistant(tool_calls=[part]).to_dict()["content"]
     except Exception:
         return {"text": str(part)}
-    return serialized
+    return serialized if _is_plain(serialized) else {"text": str(part)}
 
 
 def _is_plain(value: Any) -> bool:
@@ -159,7 +182,7 @@ def _content(parts: Sequence[Any]) -> Iterator[str]:
 def _arguments(call: ToolCall) -> str:
     try:
         # Databases give keys back in an order of their own.
-        return json.dumps(call.arguments, sort_keys=True, default=str)
+        return _SORTED.encode(call.arguments)
     except (TypeError, ValueError, RecursionError):
         return str(call.arguments)
 

@@ -85,7 +85,7 @@ class TranscriptPositions:
         """
         Find out where the messages stand of a conversation that an archive knows.
 
-        They may be those that the newest pass left, those of the full conversation, or any of both, with new ones
+        They may be those that the newest pass left, those of the full conversation, or some of both, with new ones
         after them.
 
         :param outline: What the archive knows.
@@ -115,7 +115,7 @@ class TranscriptPositions:
         :returns: The positions of its messages.
         """
         by_identity = _match((id(placed.message), placed) for placed in self.live)
-        found = [by_identity[id(message)].pop() if by_identity[id(message)] else None for message in messages]
+        found = [_taken(by_identity, id(message)) for message in messages]
         missing = [placed for left in by_identity.values() for placed in reversed(left)]
         by_digest = _match((placed.digest, placed) for placed in missing)
         live: list[Placed] = []
@@ -124,9 +124,8 @@ class TranscriptPositions:
             if placed is None:
                 placed = Placed(message, None)
                 # Without a message that went missing nothing can be the copy of one, and no digest is needed.
-                copied = by_digest[placed.digest] if by_digest else []
-                if copied:
-                    original = copied.pop()
+                original = _taken(by_digest, placed.digest) if by_digest else None
+                if original is not None:
                     placed.position, placed.is_archived = original.position, original.is_archived
                 elif not is_note(message):
                     placed.position, end = end, end + 1
@@ -147,10 +146,9 @@ class TranscriptPositions:
         live: list[Placed] = []
         gone: dict[Placed, Change] = {}
         for message in after:
-            if places[id(message)]:
-                live.append(places[id(message)].pop())
-            elif places[originals.get(id(message), 0)]:
-                original = places[originals[id(message)]].pop()
+            if (kept := _taken(places, id(message))) is not None:
+                live.append(kept)
+            elif (original := _taken(places, originals.get(id(message), 0))) is not None:
                 gone[original] = "rewritten"
                 live.append(Placed(message, original.position, is_archived=True))
             else:
@@ -222,10 +220,11 @@ def _recognised(outline: Outline, messages: Sequence[ChatMessage]) -> dict[int, 
             return dict(zip(given, (position for position, _ in known), strict=False))
     # Neither the one nor the other: an older state of the conversation, or one that its owner has changed.
     recognised: dict[int, int | None] = dict(_common_subsequence(full, originals))
-    left = _match((digest, position) for position, digest in outline.live if position not in recognised.values())
+    taken = set(recognised.values())
+    left = _match((digest, position) for position, digest in outline.live if position not in taken)
     for index in range(max(recognised, default=0)):
         # Notes, and what a repair has moved.
-        if index not in recognised and left[digests[index]]:
+        if index not in recognised and left.get(digests[index]):
             recognised[index] = left[digests[index]].pop()
     return recognised
 
@@ -262,14 +261,19 @@ class _Chain:
     before: "_Chain | None"
 
 
-def _match(keyed: Iterable[tuple[_KeyT, _ValueT]]) -> defaultdict[_KeyT, list[_ValueT]]:
+def _match(keyed: Iterable[tuple[_KeyT, _ValueT]]) -> dict[_KeyT, list[_ValueT]]:
     """Values by key, to be taken with `pop` in the order in which they came."""
     values: defaultdict[_KeyT, list[_ValueT]] = defaultdict(list)
     for key, value in keyed:
         values[key].append(value)
     for stack in values.values():
         stack.reverse()
-    return values
+    return dict(values)
+
+
+def _taken(stacks: dict[_KeyT, list[Placed]], key: _KeyT) -> Placed | None:
+    stack = stacks.get(key)
+    return stack.pop() if stack else None
 
 
 def _is_news(placed: Placed) -> bool:

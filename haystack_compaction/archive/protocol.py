@@ -10,6 +10,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from haystack.dataclasses import ChatMessage
 
+from haystack_compaction.errors import CompactionError
+
 #: The tool that reads an archive. What it returns came from there and is not archived again.
 RECALL_TOOL_NAME = "recall"
 
@@ -20,7 +22,7 @@ Change: TypeAlias = Literal["removed", "rewritten"]
 LiveMessage: TypeAlias = tuple[int | None, str]
 
 
-class ArchiveError(RuntimeError):
+class ArchiveError(CompactionError):
     """The archive could not take a pass."""
 
 

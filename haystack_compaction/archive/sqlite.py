@@ -73,6 +73,10 @@ _SEARCH = """
     SELECT m.message, m.position, m.change, m.digest, m.pass FROM search JOIN messages m ON m.id = search.rowid
     WHERE search MATCH ? AND m.conversation = ? ORDER BY bm25(search, 0, 1) LIMIT ?
 """
+_SCAN = """
+    SELECT m.message, m.position, m.change, m.digest, m.pass FROM messages m
+    WHERE m.conversation = ? AND ({condition}) ORDER BY m.position DESC LIMIT ?
+"""
 _READ = """
     SELECT m.message, m.position, m.change, m.digest, m.pass
     FROM messages m JOIN conversations c ON c.key = m.conversation
@@ -80,6 +84,9 @@ _READ = """
 """
 
 _EVERYTHING = 2**62
+
+# Without the index so many of the newest messages that seem to hold a word are looked at.
+_MAX_SCANNED = 1_000
 _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}]")
 
 # Words of at least so many characters are found as the beginning of longer ones, too: "deadline" in "deadlines".
@@ -96,7 +103,8 @@ class SQLiteArchive(Archive):
     Several threads and processes may use one file at the same time, though not over a network file system. A pass is
     one transaction, and on the disk when `append` returns. Only the user who created the file can read it.
 
-    Words are found in every script. Where Python's SQLite has no FTS5, searching reads the whole conversation.
+    Words are found in every script, and also as the beginnings of longer ones. Where Python's SQLite has no FTS5,
+    searching takes longer and ranks the newest thousand candidates only.
 
     ### Usage example
 
@@ -189,16 +197,18 @@ class SQLiteArchive(Archive):
         :param conversation_id: The conversation.
         :param query: Words in any script; nothing in it has a special meaning.
         :param limit: How many messages to return at most, at least 1.
-        :returns: The messages that hold any of the words, best first. Where the index finds none, those that hold any
-            of them inside of other words.
+        :returns: The messages that hold any of the words, best first.
         """
         terms = query_terms(query)
         known = self._rows("SELECT key FROM conversations WHERE id = ?", (_bytes(conversation_id),))
         if not known or not terms:
             return []
         (key,) = known[0]
-        found = self._rows(_SEARCH, (_expression(key, terms), key, limit)) if self._has_index else []
-        return list(map(_archived, found)) or self._scanned(conversation_id, terms, limit)
+        # Before the index is opened nobody knows whether there is one, so the key is asked for first.
+        words = [term for term in terms if any(map(str.isalnum, term))]
+        if self._has_index and words:
+            return list(map(_archived, self._rows(_SEARCH, (_expression(key, words), key, limit))))
+        return self._scanned(key, terms, limit)
 
     def outline(self, conversation_id: str) -> Outline:
         """
@@ -364,9 +374,12 @@ class SQLiteArchive(Archive):
             self._has_index = False
         connection.execute("COMMIT")
 
-    def _scanned(self, conversation_id: str, terms: Sequence[str], limit: int) -> list[ArchivedMessage]:
-        """Search without the index."""
-        messages = self.read_range(conversation_id)
+    def _scanned(self, key: int, terms: Sequence[str], limit: int) -> list[ArchivedMessage]:
+        """Search without the index: for signs, of which it has none, and where there is no FTS5."""
+        patterns = [f"%{_escaped_for_like(json.dumps(term, ensure_ascii=False)[1:-1])}%" for term in terms]
+        condition = " OR ".join(["CAST(m.message AS TEXT) LIKE ? ESCAPE '!'"] * len(terms))
+        rows = self._rows(_SCAN.format(condition=condition), (key, *patterns, _MAX_SCANNED))
+        messages = list(map(_archived, reversed(rows)))
         return [messages[index] for index in ranked([searchable_text(m.message) for m in messages], terms, limit)]
 
 
@@ -413,6 +426,10 @@ def _expression(key: int, terms: Sequence[str]) -> str:
         is_word = len(term) >= _PREFIX_FROM and term[-1].isalnum()
         phrases.append(f"{quoted} *" if is_word else quoted)
     return f"conversation : c{key} AND text : ({' OR '.join(phrases)})"
+
+
+def _escaped_for_like(text: str) -> str:
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
 def _indexed(text: str) -> str:

@@ -6,6 +6,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from haystack import logging
@@ -136,3 +137,30 @@ class ArchiveWriter:
             exc_info=error,
         )
         return True
+
+
+@dataclass(frozen=True)
+class ArchiveStep:
+    """
+    Writing a pass to an archive as a step among passes, see `run_passes`. It comes to whether to go on with `after`.
+
+    :param writer: What writes.
+    :param before: See `ArchiveWriter.write`, as for the others.
+    :param after: The conversation that the pass returned.
+    :param report: What it did.
+    :param fits: Whether `before` fits the window.
+    """
+
+    writer: ArchiveWriter
+    before: Sequence[ChatMessage]
+    after: Sequence[ChatMessage]
+    report: CompactionReport
+    fits: bool = True
+
+    def run(self) -> bool:
+        """Write it."""
+        return self.writer.write(self.before, self.after, self.report, fits=self.fits)
+
+    async def run_async(self) -> bool:
+        """Write it without blocking the event loop."""
+        return await self.writer.write_async(self.before, self.after, self.report, fits=self.fits)

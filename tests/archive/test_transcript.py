@@ -25,6 +25,7 @@ from haystack_compaction import (
     repair_tool_pairs,
 )
 from haystack_compaction.archive import full_transcript
+from haystack_compaction.conversation.merging import NoteMerger
 from haystack_compaction.conversation.notes import is_note, omission_note
 from haystack_compaction.testing import conversations
 
@@ -182,6 +183,14 @@ def test_a_system_prompt_that_is_another_one_each_day(archive):
     # The old one was taken out by its owner and not by a pass.
     assert [message for message in restored if message is not tuesday] == history
     assert restored.count(tuesday) == 1
+
+
+def test_notes_that_were_folded_into_user_messages(archive):
+    run = Run(archive, messages=chat(12))
+    run.compact(SlidingWindowCompactor(preserve_recent_turns=0), 40)
+    merged = NoteMerger().merged(run.messages)
+    assert len(merged) < len(run.messages)
+    assert full_transcript(archive, "a", merged) == full_transcript(archive, "a", stored_and_loaded(merged)) == chat(12)
 
 
 def test_a_conversation_that_was_never_compacted(archive):
