@@ -38,7 +38,11 @@ _DEFAULT_NOTE = (
 )
 
 # So many of the newest messages are asked what they name. What was only named long before them is hardly of use still.
-_NAMING_MESSAGES = 4_000
+_NAMING_MESSAGES = 2_000
+# Where there are many results, only the ends of large ones are searched for names: so many characters in all, though
+# of each at least so many.
+_SEARCHED_CHARACTERS = 1_000_000
+_LEAST_SEARCHED = 400
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 
@@ -269,8 +273,10 @@ def _least_relevant_first(conversation: Conversation, units: list[_Unit], batche
     messages = conversation.messages
     named = IdentifierIndex(_naming_texts(conversation))
 
+    limit = max(_SEARCHED_CHARACTERS // max(len(units), 1), _LEAST_SEARCHED)
+
     def use(unit: _Unit) -> int:
-        return max([named.use_of(_result_text(messages[pair.result]), pair.result) for pair in unit])
+        return max([named.use_of(_ends(_result_text(messages[pair.result]), limit), pair.result) for pair in unit])
 
     return [*ordered, *sorted(units, key=use)]
 
@@ -334,6 +340,10 @@ def _canonical(arguments: dict[str, Any]) -> str:
     except (TypeError, ValueError, RecursionError):
         # Keys that can't be sorted or written: such a call is only identical to itself.
         return str(id(arguments))
+
+
+def _ends(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit // 2]}\n{text[-limit // 2 :]}"
 
 
 def _result_text(message: ChatMessage) -> str:
