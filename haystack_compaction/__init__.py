@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from haystack_compaction.config import CompactionConfig as CompactionConfig
     from haystack_compaction.conversation.notes import pin as pin
     from haystack_compaction.conversation.pairing import repair_tool_pairs as repair_tool_pairs
+    from haystack_compaction.conversation.pins import PinRules as PinRules
     from haystack_compaction.errors import CompactionError as CompactionError
     from haystack_compaction.errors import ContextWindowError as ContextWindowError
     from haystack_compaction.hook import CompactionHook as CompactionHook
@@ -47,6 +48,7 @@ _MODULES = {
     "EstimateTokenCounter": "tokens.estimate",
     "HybridCompactor": "compactors.hybrid",
     "ImportanceScoringCompactor": "compactors.importance_scoring",
+    "PinRules": "conversation.pins",
     "SelectivePruningCompactor": "compactors.selective_pruning",
     "SlidingWindowCompactor": "compactors.sliding_window",
     "SummarizationCompactor": "compactors.summarization",

@@ -20,9 +20,13 @@ from haystack.utils.callable_serialization import deserialize_callable, serializ
 from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle, overflow
+from haystack_compaction.archive.protocol import Archive
+from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_policy
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
 from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.compactors.hybrid import HybridCompactor
+from haystack_compaction.conversation.pins import PinRules, require_pin_rules
+from haystack_compaction.events import OnCompaction
 from haystack_compaction.exchange import Exchange, Replies, Request
 from haystack_compaction.known_conversations import KnownConversations
 from haystack_compaction.models import window_size
@@ -75,6 +79,14 @@ class CompactingChatGenerator:
     :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
     :param merge_notes: Whether a note goes into the user message beside it instead of standing alone, for chat
         templates that demand that user and assistant alternate, such as those of Mistral and Gemma.
+    :param pinned: Rules by which messages are pinned, besides those marked with `pin` and the compactor's own rules.
+    :param archive: Where messages go before they are dropped; None to keep them nowhere. See `conversation_id` of
+        `run`.
+    :param on_archive_failure: What to do when the archive can't take them. "keep": do without the compaction while the
+        conversation fits the window, and afterwards as "drop"; "drop": compact, keep them in memory, and archive them
+        with the next compaction; "raise": raise an `ArchiveError`.
+    :param on_compaction: Called with the report of each compaction that was tried, a function or a coroutine function.
+        When it fails, that is logged.
     :param max_retries: How often a refused request is compacted harder and sent again, at least 0.
     :param is_context_overflow: What tells from an error whether the request was too long; None for
         `haystack_compaction.overflow.is_context_overflow`, which knows the common providers.
@@ -95,6 +107,10 @@ class CompactingChatGenerator:
         last_resort: bool = True,
         repair: bool = True,
         merge_notes: bool = False,
+        pinned: PinRules | None = None,
+        archive: Archive | None = None,
+        on_archive_failure: OnFailure = "keep",
+        on_compaction: OnCompaction | None = None,
         max_retries: int = 2,
         is_context_overflow: Callable[[BaseException], bool] | None = None,
     ) -> None:
@@ -108,6 +124,12 @@ class CompactingChatGenerator:
             merge_notes=merge_notes,
         )
         require_at_least(0, max_retries=max_retries)
+        require_pin_rules(pinned=pinned)
+        require_policy(on_archive_failure=on_archive_failure)
+        self.pinned = pinned
+        self.archive = archive
+        self.on_archive_failure = on_archive_failure
+        self.on_compaction = on_compaction
         self.chat_generator = chat_generator
         self.compactor = HybridCompactor() if compactor is None else compactor
         self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
@@ -125,6 +147,7 @@ class CompactingChatGenerator:
         generation_kwargs: dict[str, Any] | None = None,
         *,
         tools: ToolsType | None = None,
+        conversation_id: str | None = None,
         **further: Any,
     ) -> dict[str, list[ChatMessage]]:
         """
@@ -134,12 +157,16 @@ class CompactingChatGenerator:
         :param streaming_callback: Called with each chunk of the reply. Once it was, a request is not sent again.
         :param generation_kwargs: Passed on where given.
         :param tools: Passed on where given; their schemas take room in the window, too.
+        :param conversation_id: What the archive holds the conversation under. Give one where several users share the
+            generator. Without it, what begins with the same messages is the same conversation, and its id stands in
+            the report in the reply's `meta`.
         :param further: Whatever else the chat generator takes; passed on.
         :returns: A dictionary with `replies`, what the chat generator replied.
         :raises ContextWindowError: If what may not be touched is larger than the window.
+        :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
         inputs = {"generation_kwargs": generation_kwargs, "tools": tools, **further}
-        return run_passes(self._exchange(messages, streaming_callback, **inputs))
+        return run_passes(self._exchange(messages, streaming_callback, conversation_id, **inputs))
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
@@ -149,6 +176,7 @@ class CompactingChatGenerator:
         generation_kwargs: dict[str, Any] | None = None,
         *,
         tools: ToolsType | None = None,
+        conversation_id: str | None = None,
         **further: Any,
     ) -> dict[str, list[ChatMessage]]:
         """
@@ -158,60 +186,70 @@ class CompactingChatGenerator:
         :param streaming_callback: Called with each chunk of the reply. Once it was, a request is not sent again.
         :param generation_kwargs: Passed on where given.
         :param tools: Passed on where given; their schemas take room in the window, too.
+        :param conversation_id: What the archive holds the conversation under. Give one where several users share the
+            generator. Without it, what begins with the same messages is the same conversation, and its id stands in
+            the report in the reply's `meta`.
         :param further: Whatever else the chat generator takes; passed on.
         :returns: A dictionary with `replies`, what the chat generator replied.
         :raises ContextWindowError: If what may not be touched is larger than the window.
+        :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
         inputs = {"generation_kwargs": generation_kwargs, "tools": tools, **further}
-        return await run_passes_async(self._exchange(messages, streaming_callback, **inputs))
+        return await run_passes_async(self._exchange(messages, streaming_callback, conversation_id, **inputs))
 
     def warm_up(self) -> None:
-        """Warm up the chat generator, the compactor and the token counter."""
+        """Warm up the chat generator, the compactor, the token counter and the archive."""
         lifecycle.warm_up(self._resources())
 
     async def warm_up_async(self) -> None:
-        """Warm up the chat generator, the compactor and the token counter on the serving event loop."""
+        """Warm up the chat generator, the compactor, the token counter and the archive on the serving event loop."""
         await lifecycle.warm_up_async(self._resources())
 
     def close(self) -> None:
-        """Release the resources of the chat generator, the compactor and the token counter."""
+        """Release the resources of the chat generator, the compactor, the token counter and the archive."""
         lifecycle.close(self._resources())
 
     async def close_async(self) -> None:
-        """Release the resources of all three, those of the event loop included."""
+        """Release the resources of all four, those of the event loop included."""
         await lifecycle.close_async(self._resources())
 
     def to_dict(self) -> dict[str, Any]:
         """
-        Serialize the chat generator with the one it calls, its compactor and its token counter.
+        Serialize the chat generator with the one it calls, its compactor, its token counter and all else it was given.
 
         :returns: A dictionary that `from_dict` takes.
         """
-        judge = self.is_context_overflow
+        callables = {"is_context_overflow": self.is_context_overflow, "on_compaction": self.on_compaction}
         return default_to_dict(
             self,
             chat_generator=component_to_dict(obj=self.chat_generator, name="chat_generator"),
             compactor=component_to_dict(obj=self.compactor, name="compactor"),
             token_counter=component_to_dict(obj=self.token_counter, name="token_counter"),
+            pinned=None if self.pinned is None else self.pinned.to_dict(),
+            archive=None if self.archive is None else component_to_dict(obj=self.archive, name="archive"),
+            on_archive_failure=self.on_archive_failure,
             max_retries=self.max_retries,
-            is_context_overflow=None if judge is None else serialize_callable(judge),
+            **{
+                name: None if function is None else serialize_callable(function) for name, function in callables.items()
+            },
             **asdict(self.window),
         )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "CompactingChatGenerator":
         """
-        Deserialize the chat generator with the one it calls, its compactor and its token counter.
+        Deserialize the chat generator with all that it was given.
 
         :param data: What `to_dict` returned.
         :returns: The chat generator.
         """
         options = data.get("init_parameters", {})
-        for key in ("chat_generator", "compactor", "token_counter"):
+        for key in ("chat_generator", "compactor", "token_counter", "pinned", "archive"):
             if options.get(key) is not None:
                 deserialize_component_inplace(options, key=key)
-        if options.get("is_context_overflow") is not None:
-            options["is_context_overflow"] = deserialize_callable(options["is_context_overflow"])
+        for key in ("is_context_overflow", "on_compaction"):
+            if options.get(key) is not None:
+                options[key] = deserialize_callable(options[key])
         generator: CompactingChatGenerator = default_from_dict(cls, data)
         return generator
 
@@ -223,17 +261,26 @@ class CompactingChatGenerator:
                 component.set_input_type(self, name, Any, parameter.default)
 
     def _resources(self) -> list[object]:
-        return [self.chat_generator, self.compactor, self.token_counter]
+        return [self.chat_generator, self.compactor, self.token_counter, self.archive]
 
     def _exchange(
-        self, messages: list[ChatMessage] | str, streaming_callback: StreamingCallbackT | None, **inputs: Any
+        self,
+        messages: list[ChatMessage] | str,
+        streaming_callback: StreamingCallbackT | None,
+        conversation_id: str | None,
+        **inputs: Any,
     ) -> Generator[Step, Any, Replies]:
+        writer = None
+        if self.archive is not None:
+            writer = ArchiveWriter(self.archive, conversation_id, on_failure=self.on_archive_failure)
         exchange = Exchange(
             Request(self.chat_generator, streaming_callback, **inputs),
             [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages,
-            WindowGuard(self.window, self.compactor, self._ledger),
+            WindowGuard(self.window, self.compactor, self._ledger, pinned=self.pinned, writer=writer),
             self._known,
             self.max_retries,
             self.is_context_overflow or overflow.is_context_overflow,
+            conversation_id,
+            self.on_compaction,
         )
         return exchange.steps()

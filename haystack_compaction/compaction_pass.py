@@ -7,8 +7,8 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from operator import is_
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -17,13 +17,9 @@ from haystack import logging
 from haystack.dataclasses import ChatMessage, ChatRole, ToolCallResult
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 
-from haystack_compaction.conversation.notes import (
-    CURRENT_TASK_META_KEY,
-    carries_content,
-    is_note,
-    is_pinned,
-    is_summary,
-)
+from haystack_compaction.conversation.marks import MarkedMessages
+from haystack_compaction.conversation.notes import carries_content, is_note, is_pinned, is_summary
+from haystack_compaction.conversation.pins import PinRules
 from haystack_compaction.conversation.repair import repaired
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.errors import CompactionError
@@ -107,6 +103,7 @@ class CompactionPass:
     :param ledger: What messages are measured with.
     :param request: How the size of the messages translates into the size of the request.
     :param task: The message that the run was started with, where that is known.
+    :param pins: Rules by which messages are pinned, besides the compactor's own.
     :param context_window: The model's context window in tokens, where that is known.
     :param original: The conversation before earlier stages of a composed strategy took from it.
     """
@@ -120,6 +117,7 @@ class CompactionPass:
         *,
         request: RequestSize | None = None,
         task: ChatMessage | None = None,
+        pins: Iterable[PinRules] = (),
         context_window: int | None = None,
         original: Sequence[ChatMessage] = (),
     ) -> None:
@@ -130,8 +128,8 @@ class CompactionPass:
         self.request = request or RequestSize()
         self.context = PassContext(context_window=context_window, original=original)
         self._started = time.perf_counter()
-        self._marked = [_marked_as_task(message) if message is task else message for message in messages]
-        self._original = {id(marked): message for marked, message in zip(self._marked, messages, strict=True)}
+        self._marks = MarkedMessages(messages, task=task, pins=pins)
+        self._marked = self._marks.messages
 
     def run(self) -> Outcome:
         """
@@ -188,7 +186,7 @@ class CompactionPass:
         whole = self._checked(compacted, changes)
         if len(whole) != len(compacted) or not all(map(is_, whole, compacted)):
             changes = changes_between(self._marked, whole)
-        checked = [self._original.get(id(message)) or _unmarked(message) for message in whole]
+        checked = self._marks.unmarked(whole)
         tokens_after = self.ledger.measure(checked)
         if tokens_after >= tokens_before:
             return self._unchanged("what the compactor returned was no smaller", tokens_before)
@@ -291,17 +289,6 @@ async def run_passes_async(passes: Generator[Step, Any, _ReturnT]) -> _ReturnT:
     :returns: What the generator returns.
     """
     return await run_to_end_async(passes, lambda step: step.run_async())
-
-
-def _marked_as_task(message: ChatMessage) -> ChatMessage:
-    return replace(message, _meta={**message.meta, CURRENT_TASK_META_KEY: True})
-
-
-def _unmarked(message: ChatMessage) -> ChatMessage:
-    """A rewritten task must not stay the task for ever."""
-    if CURRENT_TASK_META_KEY not in message.meta:
-        return message
-    return replace(message, _meta={key: value for key, value in message.meta.items() if key != CURRENT_TASK_META_KEY})
 
 
 def _kept(messages: Sequence[ChatMessage], others: Sequence[ChatMessage]) -> list[bool]:

@@ -16,7 +16,8 @@ from haystack.dataclasses import ChatMessage, StreamingCallbackT, StreamingChunk
 from haystack.tools import ToolsType
 
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
-from haystack_compaction.errors import ContextWindowError
+from haystack_compaction.errors import CompactionError, ContextWindowError
+from haystack_compaction.events import CompactionEvent, OnCompaction
 from haystack_compaction.known_conversations import KnownConversation, KnownConversations
 from haystack_compaction.overflow import overflow_sizes
 from haystack_compaction.report import CompactionReport
@@ -123,6 +124,8 @@ class Exchange:
     :param known: The conversations of earlier calls.
     :param max_retries: How often a refused request is compacted harder and sent again.
     :param is_context_overflow: What tells from an error whether the request was too long.
+    :param conversation_id: What the caller calls the conversation.
+    :param on_compaction: What to call with the report of each compaction that was tried.
     """
 
     request: Request
@@ -131,6 +134,8 @@ class Exchange:
     known: KnownConversations
     max_retries: int
     is_context_overflow: Callable[[BaseException], bool]
+    conversation_id: str | None = None
+    on_compaction: OnCompaction | None = None
     _current: list[ChatMessage] = field(init=False)
     _report: CompactionReport | None = None
     _retries: int = 0
@@ -172,12 +177,16 @@ class Exchange:
 
     def _look(self) -> int:
         """Find out what is known of the conversation and how large it is by now."""
-        known = self.known.recall(self.messages)
+        known = self.known.recall(self.messages, self.conversation_id)
         if known is not None:
             self.guard, self._current = known.guard, known.continued(self.messages)
+            if self.guard.writer is not None:
+                self.guard.writer = self.guard.writer.resumed()
         valid = self.guard.repaired(self._current) if self.guard.window.repair else self._current
+        if valid is not self._current:
+            self.guard.archive_repair(self._current, valid)
         if known is None or valid is not self._current:
-            known = KnownConversation(self.messages, valid, self.guard)
+            known = self._known_as(valid)
         self._current = valid
         tokens = self.guard.observe(valid, self.request.tools)
         self.known.keep(known)
@@ -186,7 +195,7 @@ class Exchange:
     def _compact(self, passes: Passes) -> Generator[Step, Any, bool]:
         """Run the passes; whether the conversation became smaller."""
         outcome = yield Attempt.at(passes)
-        if isinstance(outcome, ContextWindowError):
+        if isinstance(outcome, (CompactionError, ContextWindowError)):
             raise outcome
         if isinstance(outcome, Exception):
             logger.error("Compacting failed; the conversation stays as it is.", exc_info=outcome)
@@ -201,8 +210,13 @@ class Exchange:
                 target=report.target_tokens,
             )
         # What came of a try counts also when it came to nothing: the guard has learned from it.
-        self.known.keep(KnownConversation(self.messages, self._current, self.guard))
+        self.known.keep(self._known_as(self._current))
+        if self.on_compaction is not None:
+            yield CompactionEvent(self.on_compaction, report)
         return bool(report.compacted)
+
+    def _known_as(self, stands_as: list[ChatMessage]) -> KnownConversation:
+        return KnownConversation(self.messages, stands_as, self.guard, self.conversation_id)
 
     def _may_retry(self, answer: Any) -> bool:
         if not self._is_refusal(answer) or self._retries >= self.max_retries or self.request.has_streamed:

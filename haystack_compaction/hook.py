@@ -19,22 +19,23 @@ from haystack.dataclasses import ChatMessage, ChatRole
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 from haystack.token_counters import TokenCounter
 from haystack.tracing.tracer import tracer
+from haystack.utils.callable_serialization import deserialize_callable, serialize_callable
 from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle
-from haystack_compaction.compaction_pass import (
-    CompactionPass,
-    Outcome,
-    run_passes,
-    run_passes_async,
-    strategy_name,
-)
+from haystack_compaction.archive.conversation_id import assigned_conversation_id
+from haystack_compaction.archive.protocol import Archive
+from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_policy
+from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async, strategy_name
+from haystack_compaction.conversation.pins import PinRules, require_pin_rules
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.errors import CompactionError, ContextWindowError
+from haystack_compaction.events import CompactionEvent, OnCompaction
 from haystack_compaction.models import window_size
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.usage import added_usage
 from haystack_compaction.window import Window, WindowGuard
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,16 @@ class CompactionHook:
     :param repair: Whether tool calls and results are put in order before each request, and blank texts filled.
     :param merge_notes: Whether a note goes into the user message beside it instead of standing alone, for chat
         templates that demand that user and assistant alternate, such as those of Mistral and Gemma.
+    :param pinned: Rules by which messages are pinned, besides those marked with `pin` and the compactor's own rules.
+    :param archive: Where messages go before they are dropped; None to keep them nowhere. The conversation they belong
+        to is `conversation_id` of the run's `hook_context`; a run without one is given one.
+    :param on_archive_failure: What to do when the archive can't take them. "keep": do without the compaction while the
+        conversation fits the window, and afterwards as "drop"; "drop": compact, keep them in memory, and archive them
+        with the next compaction; "raise": raise an `ArchiveError`.
+    :param on_compaction: Called with the report of each compaction that was tried, a function or a coroutine function.
+        When it fails, that is logged.
+    :param reports_key: The key of the Agent's `state_schema` under which the reports of a run are collected; its type
+        is `list[CompactionReport]`.
     :raises ValueError: If a setting is out of its range, the compactor is none, or no model of that name is known.
     :raises ImportError: If a model's name is given without the extra `models`.
     """
@@ -98,6 +109,11 @@ class CompactionHook:
         last_resort: bool = True,
         repair: bool = True,
         merge_notes: bool = False,
+        pinned: PinRules | None = None,
+        archive: Archive | None = None,
+        on_archive_failure: OnFailure = "keep",
+        on_compaction: OnCompaction | None = None,
+        reports_key: str | None = None,
     ) -> None:
         if isinstance(compactor, type) or not callable(getattr(compactor, "compact", None)):
             raise ValueError(f"`compactor` must be a compactor, such as `SlidingWindowCompactor()`, got {compactor!r}.")
@@ -110,7 +126,14 @@ class CompactionHook:
             repair=repair,
             merge_notes=merge_notes,
         )
+        require_pin_rules(pinned=pinned)
+        require_policy(on_archive_failure=on_archive_failure)
         self.compactor = compactor
+        self.pinned = pinned
+        self.archive = archive
+        self.on_archive_failure = on_archive_failure
+        self.on_compaction = on_compaction
+        self.reports_key = reports_key
         self.context_window = self.window.context_window
         self.compact_at = compact_at
         self.compact_to = compact_to
@@ -125,8 +148,10 @@ class CompactionHook:
 
         :param state: The Agent's live state; `messages` and `context_tokens` are rewritten in it.
         :raises ContextWindowError: If what may not be touched is larger than the window.
-        :raises CompactionError: If the compactor fails and was told to raise then.
+        :raises CompactionError: If the compactor or the archive fails and was told to raise then.
+        :raises ValueError: If the Agent's `state_schema` has no `reports_key`.
         """
+        self._require_reports_key(state)
         try:
             run_passes(self._passes(state))
         except (CompactionError, ContextWindowError):
@@ -140,8 +165,10 @@ class CompactionHook:
 
         :param state: The Agent's live state; `messages` and `context_tokens` are rewritten in it.
         :raises ContextWindowError: If what may not be touched is larger than the window.
-        :raises CompactionError: If the compactor fails and was told to raise then.
+        :raises CompactionError: If the compactor or the archive fails and was told to raise then.
+        :raises ValueError: If the Agent's `state_schema` has no `reports_key`.
         """
+        self._require_reports_key(state)
         try:
             await run_passes_async(self._passes(state))
         except (CompactionError, ContextWindowError):
@@ -150,24 +177,24 @@ class CompactionHook:
             logger.exception("The compaction hook failed; the conversation stays as it is.")
 
     def warm_up(self) -> None:
-        """Warm up the token counter and the compactor, which may hold a chat generator."""
-        lifecycle.warm_up([self.token_counter, self.compactor])
+        """Warm up the token counter, the compactor, which may hold a chat generator, and the archive."""
+        lifecycle.warm_up(self._resources())
 
     async def warm_up_async(self) -> None:
-        """Warm up the token counter and the compactor on the serving event loop."""
-        await lifecycle.warm_up_async([self.token_counter, self.compactor])
+        """Warm up the token counter, the compactor and the archive on the serving event loop."""
+        await lifecycle.warm_up_async(self._resources())
 
     def close(self) -> None:
-        """Release the resources of the token counter and the compactor."""
-        lifecycle.close([self.token_counter, self.compactor])
+        """Release the resources of the token counter, the compactor and the archive."""
+        lifecycle.close(self._resources())
 
     async def close_async(self) -> None:
-        """Release the resources of the token counter and the compactor, those of the event loop included."""
-        await lifecycle.close_async([self.token_counter, self.compactor])
+        """Release the resources of all three, those of the event loop included."""
+        await lifecycle.close_async(self._resources())
 
     def to_dict(self) -> dict[str, Any]:
         """
-        Serialize the hook with its compactor and token counter.
+        Serialize the hook with its compactor, its token counter and all else that it was given.
 
         :returns: A dictionary that `from_dict` takes.
         """
@@ -175,21 +202,28 @@ class CompactionHook:
             self,
             compactor=component_to_dict(obj=self.compactor, name="compactor"),
             token_counter=component_to_dict(obj=self.token_counter, name="token_counter"),
+            pinned=None if self.pinned is None else self.pinned.to_dict(),
+            archive=None if self.archive is None else component_to_dict(obj=self.archive, name="archive"),
+            on_archive_failure=self.on_archive_failure,
+            on_compaction=None if self.on_compaction is None else serialize_callable(self.on_compaction),
+            reports_key=self.reports_key,
             **asdict(self.window),
         )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "CompactionHook":
         """
-        Deserialize the hook with its compactor and token counter.
+        Deserialize the hook with all that it was given.
 
         :param data: What `to_dict` returned.
         :returns: The hook.
         """
         options = data.get("init_parameters", {})
-        for key in ("compactor", "token_counter"):
+        for key in ("compactor", "token_counter", "pinned", "archive"):
             if options.get(key) is not None:
                 deserialize_component_inplace(options, key=key)
+        if options.get("on_compaction") is not None:
+            options["on_compaction"] = deserialize_callable(options["on_compaction"])
         hook: CompactionHook = default_from_dict(cls, data)
         return hook
 
@@ -201,14 +235,27 @@ class CompactionHook:
         """Begin without any run."""
         self.__dict__.update(state, _runs=weakref.WeakKeyDictionary(), _lock=threading.Lock())
 
-    def _passes(self, state: State) -> Generator[CompactionPass, Outcome, None]:
+    def _resources(self) -> list[object]:
+        return [self.token_counter, self.compactor, self.archive]
+
+    def _require_reports_key(self, state: State) -> None:
+        if self.reports_key is not None and self.reports_key not in state.schema:
+            raise ValueError(
+                f"`reports_key='{self.reports_key}'` is no key of the Agent's `state_schema`. Add it there: "
+                f"{{'{self.reports_key}': {{'type': list[CompactionReport]}}}}."
+            )
+
+    def _passes(self, state: State) -> Generator[Step, Any, None]:
         """What is to be done before the next request: mostly to look at it."""
         guard = self._guard_of(state)
         messages = state.data.get("messages") or []
         if self.window.merge_notes:
             messages = guard.notes.split(messages)
         if self.window.repair:
-            messages = guard.repaired(messages)
+            valid = guard.repaired(messages)
+            if valid is not messages:
+                guard.archive_repair(messages, valid)
+            messages = valid
         # Written before anything else is tried, which may fail.
         self._write(state, messages, guard)
         tokens = guard.observe(messages, state.data.get("tools"), state.data.get("context_tokens") or 0)
@@ -221,6 +268,13 @@ class CompactionHook:
         if report.compacted:
             self._write(state, compacted, guard)
             self._tell(state, report, guard.reported)
+        if report.llm_usage:
+            used = state.data.get("token_usage") or {}
+            state.set("token_usage", {**used, **added_usage(used, report.llm_usage)})
+        if self.reports_key is not None:
+            state.set(self.reports_key, [report])
+        if self.on_compaction is not None:
+            yield CompactionEvent(self.on_compaction, report)
 
     def _write(self, state: State, messages: list[ChatMessage], guard: WindowGuard) -> None:
         """Hand the messages to the Agent, if they are not the ones that it has."""
@@ -249,9 +303,21 @@ class CompactionHook:
         with self._lock:
             guard = self._runs.get(state)
             if guard is None:
-                guard = WindowGuard(self.window, self.compactor, self._ledger, task=_task_at_start(state))
+                guard = WindowGuard(
+                    self.window,
+                    self.compactor,
+                    self._ledger,
+                    task=_task_at_start(state),
+                    pinned=self.pinned,
+                    writer=self._writer_for(state),
+                )
                 self._runs[state] = guard
             return guard
+
+    def _writer_for(self, state: State) -> ArchiveWriter | None:
+        if self.archive is None:
+            return None
+        return ArchiveWriter(self.archive, assigned_conversation_id(state), on_failure=self.on_archive_failure)
 
 
 def _task_at_start(state: State) -> ChatMessage | None:

@@ -7,7 +7,7 @@
 import copy
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from haystack.dataclasses import ChatMessage
 
@@ -22,11 +22,13 @@ class KnownConversation:
     :param beginning: The messages as the caller has them.
     :param stands_as: The messages that stand for them.
     :param guard: What was learned about the size of such requests.
+    :param conversation_id: What the caller calls the conversation.
     """
 
     beginning: list[ChatMessage]
     stands_as: list[ChatMessage]
     guard: WindowGuard
+    conversation_id: str | None = None
 
     def begins(self, messages: Sequence[ChatMessage]) -> bool:
         """
@@ -69,16 +71,17 @@ class KnownConversations:
     def __len__(self) -> int:
         return len(self._known)
 
-    def recall(self, messages: Sequence[ChatMessage]) -> KnownConversation | None:
+    def recall(self, messages: Sequence[ChatMessage], conversation_id: str | None = None) -> KnownConversation | None:
         """
         Return what is known of a conversation.
 
         :param messages: The conversation, oldest to newest.
+        :param conversation_id: What the caller calls it. Of others nothing is told, however much they are alike.
         :returns: What is known of most of it, with a guard of one's own; None when it is a new one.
         """
         with self._lock:
             found = max(
-                (known for known in self._known if known.begins(messages)),
+                (known for known in self._known if known.conversation_id == conversation_id and known.begins(messages)),
                 key=lambda known: len(known.beginning),
                 default=None,
             )
@@ -86,7 +89,7 @@ class KnownConversations:
                 return None
             self._remove(found)
             self._known.append(found)
-            return KnownConversation(found.beginning, found.stands_as, copy.copy(found.guard))
+            return replace(found, guard=copy.copy(found.guard))
 
     def keep(self, conversation: KnownConversation) -> None:
         """
@@ -97,10 +100,18 @@ class KnownConversations:
 
         :param conversation: What to remember.
         """
-        guard = copy.copy(conversation.guard)
-        kept = KnownConversation(list(conversation.beginning), list(conversation.stands_as), guard)
+        kept = replace(
+            conversation,
+            beginning=list(conversation.beginning),
+            stands_as=list(conversation.stands_as),
+            guard=copy.copy(conversation.guard),
+        )
         with self._lock:
-            superseded = [known for known in self._known if known.begins(kept.beginning)]
+            superseded = [
+                known
+                for known in self._known
+                if known.conversation_id == kept.conversation_id and known.begins(kept.beginning)
+            ]
             for known in superseded:
                 self._remove(known)
             shorter = [known for known in superseded if len(known.beginning) < len(kept.beginning)]

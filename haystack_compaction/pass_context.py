@@ -13,6 +13,7 @@ from typing import Any
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.report import CompactionReport
+from haystack_compaction.usage import added_usage
 
 
 @dataclass
@@ -25,26 +26,26 @@ class PassContext:
         none. What they removed without a word, a later stage can still tell.
     :param stages: What each stage of a composed strategy did, as plain values.
     :param llm_calls: How often a model was called.
-    :param llm_usage: The usage that these calls reported, summed up by key.
+    :param llm_usage: The usage that these calls reported, summed up by key, as nested as they are.
     """
 
     context_window: int | None = None
     original: Sequence[ChatMessage] = ()
     stages: list[dict[str, Any]] = field(default_factory=list)
     llm_calls: int = 0
-    llm_usage: dict[str, int] = field(default_factory=dict)
+    llm_usage: dict[str, Any] = field(default_factory=dict)
     #: Whether to do without a model this time, because it failed not long ago.
     model_is_paused: bool = False
     #: How often a model failed, hung, or wrote what could not be used.
     model_failures: int = 0
 
-    def record_llm_call(self, usage: dict[str, Any] | None) -> None:
+    def record_llm_call(self, usage: object) -> None:
         """
         Count one call of a model.
 
-        :param usage: The `usage` that the reply's `meta` holds, if any. Only whole numbers are added up.
+        :param usage: What the reply's `meta` holds under `usage`. Numbers are added up, however deep they are.
         """
-        self._record_llm_calls(1, usage or {})
+        self._record_llm_calls(1, usage if isinstance(usage, Mapping) else {})
 
     def record_stage(self, report: CompactionReport) -> None:
         """
@@ -57,9 +58,7 @@ class PassContext:
 
     def _record_llm_calls(self, number: int, usage: Mapping[str, Any]) -> None:
         self.llm_calls += number
-        for key, value in usage.items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                self.llm_usage[key] = self.llm_usage.get(key, 0) + value
+        self.llm_usage = added_usage(self.llm_usage, usage)
 
 
 _current: ContextVar[PassContext | None] = ContextVar("haystack_compaction_pass", default=None)

@@ -38,9 +38,10 @@ class CompactionReport:
         providers would have rejected the history.
     :param stages: What each stage of a composed strategy did, in order.
     :param llm_calls: How often a model was called.
-    :param llm_usage: The usage that these calls reported, summed up by key.
+    :param llm_usage: The usage that these calls reported, summed up by key, as nested as they are.
     :param duration_seconds: How long the pass took.
     :param reason: Why nothing was compacted, or why the target was missed; None when all went well.
+    :param conversation_id: The conversation under which an archive holds what was taken out; None without an archive.
     """
 
     strategy: str
@@ -56,9 +57,10 @@ class CompactionReport:
     reached_target: bool = True
     stages: list[dict[str, Any]] = field(default_factory=list)
     llm_calls: int = 0
-    llm_usage: dict[str, int] = field(default_factory=dict)
+    llm_usage: dict[str, Any] = field(default_factory=dict)
     duration_seconds: float = 0.0
     reason: str | None = None
+    conversation_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """

@@ -4,7 +4,6 @@
 
 """When to compact, and what to do when compacting is not enough. The hook and the chat generator share it."""
 
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -14,17 +13,23 @@ from haystack.dataclasses import ChatMessage, ChatRole
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 from haystack.tools import ToolsType
 
+from haystack_compaction.archive.recall import reference_tokens
+from haystack_compaction.archive.writer import ArchiveWriter, not_archived
 from haystack_compaction.compaction_pass import CompactionPass, Outcome
 from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.compactors.truncation import TruncationCompactor
+from haystack_compaction.conversation.marks import MarkedMessages
 from haystack_compaction.conversation.merging import NoteMerger
+from haystack_compaction.conversation.notes import is_pinned
+from haystack_compaction.conversation.pins import PinRules
 from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
 from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.calibration import Calibration, RequestSize, least_size, prompt_sizes, total_size
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.usage import added_usage
 
 logger = logging.getLogger(__name__)
 
@@ -141,18 +146,24 @@ class WindowGuard:
     :param compactor: What rewrites the conversation when it has grown too large.
     :param ledger: What measures messages.
     :param task: The user message that the run was started with, where that is known.
+    :param pinned: Rules by which messages are pinned, besides the compactor's own.
+    :param writer: What archives messages before they are dropped.
     """
 
     window: Window
     compactor: CompactorProtocol
     ledger: TokenLedger
     task: ChatMessage | None = None
+    pinned: PinRules | None = None
+    writer: ArchiveWriter | None = None
     calibration: Calibration = field(default_factory=Calibration)
     #: What folds notes into user messages, where that is wanted.
     notes: NoteMerger = field(default_factory=NoteMerger)
     #: The tokens that a provider reported for the conversation through its newest reply, corrected after a compaction.
     reported: int = 0
     _tools_tokens: int = 0
+    #: The tokens of a note's line about the tool that reads the archive, 0 without that tool.
+    _reference_tokens: int = 0
     _has_observed: bool = False
     _ratio_by_default: float = 1.0
     _newest_reply: ChatMessage | None = None
@@ -164,6 +175,8 @@ class WindowGuard:
     _pause: int = 0
     _pauses: int = 0
     _warned: bool = False
+    #: Whether a compaction was due and the archive could not take it.
+    _is_held_back: bool = False
     _repaired_messages: int = 0
     _was_repaired: bool = False
 
@@ -177,6 +190,7 @@ class WindowGuard:
         :returns: The size of the request in the provider's tokens, as far as they are known.
         """
         self._tools_tokens = self.ledger.count([], tools)
+        self._reference_tokens = reference_tokens(tools, self.ledger) if self.writer else 0
         self._learn(messages, context_tokens)
         counted = self._count(messages)
         if self.ledger.whole_only and self.calibration.ratio is None:
@@ -254,6 +268,7 @@ class WindowGuard:
         self._warn_once(report)
         if needs_last_resort:
             self._require_fit(compacted, report.tokens_after)
+        compacted, report = self._archived(messages, compacted, report, fits=tokens <= self.window.usable)
         self._remember_size(compacted)
         report = replace(report, repaired_messages=self._repaired_messages)
         self._repaired_messages = 0
@@ -293,8 +308,47 @@ class WindowGuard:
         if self.window.last_resort and report.tokens_after > target:
             compacted, resort = yield from self._last_resort(compacted, target)
             report = combined(report, resort)
+        compacted, report = self._archived(messages, compacted, report, fits=False)
         self._remember_size(compacted)
         return compacted, report
+
+    def archive_repair(self, messages: Sequence[ChatMessage], valid: Sequence[ChatMessage]) -> None:
+        """
+        Archive what a repair took out of the history, so that it is lost for the model only.
+
+        :param messages: The conversation as it came.
+        :param valid: What `repaired` made of it.
+        """
+        if self.writer is None or set(map(id, messages)) <= set(map(id, valid)):
+            return
+        tokens = self.request.of(self.ledger.count(valid))
+        report = CompactionReport(
+            strategy="repair",
+            compacted=False,
+            tokens_before=tokens,
+            tokens_after=tokens,
+            target_tokens=self.window.target,
+            messages_before=len(messages),
+            messages_after=len(valid),
+            repaired_messages=self._repaired_messages,
+            reason="the history was not one that providers accept",
+        )
+        self.writer.write(messages, valid, report, fits=False)
+
+    def _archived(
+        self, messages: list[ChatMessage], compacted: list[ChatMessage], report: CompactionReport, *, fits: bool
+    ) -> Outcome:
+        """Archive what a compaction takes out of the conversation. What can't be archived is kept while it fits."""
+        if self.writer is None or not report.compacted:
+            return compacted, report
+        report = replace(report, conversation_id=self.writer.conversation_id)
+        if self._reference_tokens:
+            compacted = self.writer.with_references(messages, compacted)
+        self._is_held_back = not self.writer.write(messages, compacted, report, fits=fits)
+        if not self._is_held_back:
+            return compacted, report
+        self._next_try = report.tokens_before + _GROWTH_BETWEEN_TRIES * self.window.context_window
+        return messages, not_archived(report)
 
     def _last_resort(self, messages: Sequence[ChatMessage], target: int) -> Passes:
         """Shorten contents; where these are not what is too much, let the oldest messages go first."""
@@ -309,7 +363,8 @@ class WindowGuard:
 
     def _pass(self, compactor: CompactorProtocol, messages: Sequence[ChatMessage], target: int) -> CompactionPass:
         ledger = self.ledger.calibrated(messages)
-        request = RequestSize(self.request.ratio / ledger.scale, round(self._tools_tokens * ledger.scale))
+        beside_messages = self._tools_tokens + self._reference_tokens
+        request = RequestSize(self.request.ratio / ledger.scale, round(beside_messages * ledger.scale))
         compaction = CompactionPass(
             compactor,
             messages,
@@ -317,10 +372,17 @@ class WindowGuard:
             ledger,
             request=request,
             task=self.task,
+            pins=self._pins,
             context_window=self.window.context_window,
         )
         compaction.context.model_is_paused = self._pause > 0
         return compaction
+
+    @property
+    def _pins(self) -> list[PinRules]:
+        # The compactor's own hold for the last resort, too.
+        rules = (self.pinned, getattr(self.compactor, "pinned", None))
+        return [rule for rule in rules if isinstance(rule, PinRules)]
 
     def _ask_counter(self, messages: Sequence[ChatMessage], counted: int) -> None:
         """Ask a counter that may only be asked for whole conversations, and not more often than it is worth."""
@@ -385,7 +447,8 @@ class WindowGuard:
     @property
     def _uncertainty(self) -> float:
         is_confirmed = self.calibration.ratio is not None or self._counters_ratio is not None
-        return 1.0 if is_confirmed else _UNCONFIRMED / self._ratio_by_default
+        # While the archive fails, messages stay as long as they may fit, and not as long as they certainly do.
+        return 1.0 if is_confirmed or self._is_held_back else _UNCONFIRMED / self._ratio_by_default
 
     def _try_is_due(self, tokens: int) -> bool:
         # Before contents are shortened, what can be removed goes.
@@ -435,8 +498,18 @@ class WindowGuard:
             f"The conversation takes {tokens} tokens and does not fit the context window of "
             f"{self.window.context_window}, although everything that may be removed or shortened is. The largest "
             f"message is number {largest} ({messages[largest].role.value}, about {sizes[largest]} tokens): shorten "
-            f"it, unpin it, or use a model with a larger window."
+            f"it, unpin it, or use a model with a larger window.{self._excess_of_pins(messages, sizes)}"
         )
+
+    def _excess_of_pins(self, messages: Sequence[ChatMessage], sizes: Sequence[int]) -> str:
+        marked = MarkedMessages(messages, pins=self._pins).messages
+        pinned = round(
+            self.request.ratio * sum(size for message, size in zip(marked, sizes, strict=True) if is_pinned(message))
+        )
+        excess = pinned - self.window.context_window
+        if excess <= 0:
+            return ""
+        return f" The pinned messages alone take {pinned} tokens, {excess} more than the window."
 
 
 def through_newest_reply(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -480,6 +553,6 @@ def combined(first: CompactionReport | None, second: CompactionReport) -> Compac
         reached_target=second.tokens_after <= first.target_tokens,
         stages=stages,
         llm_calls=first.llm_calls + second.llm_calls,
-        llm_usage=dict(Counter(first.llm_usage) + Counter(second.llm_usage)),
+        llm_usage=added_usage(first.llm_usage, second.llm_usage),
         duration_seconds=first.duration_seconds + second.duration_seconds,
     )

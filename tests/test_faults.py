@@ -2,7 +2,7 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 
-"""Counter, compactor, summarizer and tracer raise at random moments of a run; the run goes on and loses nothing."""
+"""Counter, compactor, model, archive, callback, tracer raise at random moments; the run goes on and loses nothing."""
 
 from contextlib import contextmanager
 from random import Random
@@ -11,6 +11,7 @@ import pytest
 from haystack import component
 from haystack.components.agents import Agent
 from haystack.dataclasses import ChatMessage
+from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.tracing import Span, Tracer, disable_tracing, enable_tracing
 from samples import ScriptedChatGenerator, chat, texts
 from test_hook import TASK, auditing, read_log
@@ -24,6 +25,7 @@ from haystack_compaction import (
     SummarizationCompactor,
     pin,
 )
+from haystack_compaction.archive import DocumentStoreArchive, full_transcript
 from haystack_compaction.chat_generator import CompactingChatGenerator
 from haystack_compaction.conversation.pairing import pairs_are_intact
 
@@ -95,6 +97,27 @@ class FaultyModel:
         return {"replies": [ChatMessage.from_assistant(text, meta=meta)] if self.faults.random.random() < 0.8 else []}
 
 
+class FaultyArchive:
+    """Each of its methods fails now and then, before or after its work."""
+
+    def __init__(self, faults):
+        self.faults = faults
+        self.archive = DocumentStoreArchive(InMemoryDocumentStore())
+
+    def append(self, conversation_id, record):
+        self.faults.maybe()
+        number = self.archive.append(conversation_id, record)
+        self.faults.maybe()
+        return number
+
+    def outline(self, conversation_id):
+        self.faults.maybe()
+        return self.archive.outline(conversation_id)
+
+    def read_range(self, conversation_id):
+        return self.archive.read_range(conversation_id)
+
+
 class FaultyTracer(Tracer):
     def __init__(self, faults):
         self.faults = faults
@@ -129,8 +152,8 @@ def usage(messages):
     return {"prompt_tokens": COUNTER.count(messages), "completion_tokens": 20}
 
 
-def survives(hook, *, reports_usage, how="sync"):
-    """A run whose every request fits, is valid, and has what must stay; returns the requests."""
+def survives(hook, *, reports_usage):
+    """A run whose every request fits, is valid, and has what must stay; returns what the Agent did."""
     script = auditing(STEPS, usage=usage if reports_usage else None)
     generator = ScriptedChatGenerator(script, window=WINDOW, count=COUNTER.count)
     agent = Agent(
@@ -140,7 +163,8 @@ def survives(hook, *, reports_usage, how="sync"):
         hooks={"before_llm": [hook]},
         max_agent_steps=STEPS + 5,
     )
-    result = agent.run(messages=[*chat(4)[1:-1], RULE, ChatMessage.from_assistant("Understood."), TASK])
+    messages = [*chat(4)[1:-1], RULE, ChatMessage.from_assistant("Understood."), TASK]
+    result = agent.run(messages=messages, hook_context={"conversation_id": "audit"})
     assert result["last_message"].text == "All is well."
     for number, request in enumerate(generator.requests):
         sent = texts(request)
@@ -150,7 +174,7 @@ def survives(hook, *, reports_usage, how="sync"):
         assert pairs_are_intact(request)
         # The newest result is what the model waits for.
         assert number == 0 or sent[-1].startswith(f"log {number - 1}: ")
-    return generator.requests
+    return result
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -179,6 +203,31 @@ def test_a_model_that_fails(seed, build):
     survives(CompactionHook(compactor, context_window=WINDOW), reports_usage=seed % 2)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_an_archive_that_fails(seed, policy):
+    faults = Faults(seed)
+    archive = FaultyArchive(faults)
+    hook = CompactionHook(SlidingWindowCompactor(), context_window=WINDOW, archive=archive, on_archive_failure=policy)
+    result = survives(hook, reports_usage=True)
+    assert faults.raised
+    # What could not be archived at the end waits in memory for a pass that never came.
+    faults.share = 0
+    known = set(texts(full_transcript(archive, "audit", result["messages"])))
+    pending = [log for log in map(f"log {{}}: {'all checks passed ' * 60}".format, range(STEPS)) if log not in known]
+    assert len(pending) <= STEPS // 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_callback_that_fails(seed):
+    faults = Faults(seed, share=0.5)
+    survives(
+        CompactionHook(SlidingWindowCompactor(), context_window=WINDOW, on_compaction=lambda report: faults.maybe()),
+        reports_usage=seed % 2,
+    )
+    assert faults.raised
+
+
 @pytest.mark.parametrize("reports_usage", [False, True])
 def test_a_tracer_that_fails(faulty_tracer, reports_usage):
     survives(CompactionHook(SlidingWindowCompactor(), context_window=WINDOW), reports_usage=reports_usage)
@@ -192,6 +241,8 @@ def test_all_of_them_at_once(faulty_tracer, seed):
         HybridCompactor([FaultyCompactor(faults), SummarizationCompactor(FaultyModel(faults))]),
         context_window=WINDOW,
         token_counter=Counter(faults, additive=bool(seed % 2)),
+        archive=FaultyArchive(faults),
+        on_compaction=lambda report: faults.maybe(),
     )
     survives(hook, reports_usage=seed % 3)
 
@@ -209,6 +260,8 @@ def test_around_a_chat_generator(seed):
         HybridCompactor([FaultyCompactor(faults), SummarizationCompactor(FaultyModel(faults))]),
         context_window=WINDOW,
         token_counter=Counter(faults),
+        archive=FaultyArchive(faults),
+        on_compaction=lambda report: faults.maybe(),
     )
     messages = [ChatMessage.from_system("You answer questions about tides."), RULE]
     for number in range(60):

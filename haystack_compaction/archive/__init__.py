@@ -18,13 +18,12 @@ from haystack_compaction.archive.protocol import (
 from haystack_compaction.archive.recall import RecallTool, recall_tool
 from haystack_compaction.archive.sqlite import SQLiteArchive
 from haystack_compaction.archive.transcript import TranscriptHook, full_transcript
-from haystack_compaction.archive.writer import ArchiveStep, ArchiveWriter
+from haystack_compaction.archive.writer import ArchiveWriter
 
 __all__ = [
     "Archive",
     "ArchiveConflictError",
     "ArchiveError",
-    "ArchiveStep",
     "ArchiveWriter",
     "ArchivedMessage",
     "DocumentStoreArchive",

@@ -20,7 +20,7 @@ from haystack.dataclasses import (
     ToolCallResult,
 )
 
-from haystack_compaction.archive.protocol import RECALL_TOOL_NAME
+from haystack_compaction.conversation.notes import RECALL_TOOL_NAME
 
 _UNICODE = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":"))
 _ASCII = json.JSONEncoder(default=str, separators=(",", ":"))

@@ -163,6 +163,13 @@ class TranscriptPositions:
             unwritten_notes=[*self.unwritten_notes, *(placed.message for placed in ordered if is_note(placed.message))],
         )
 
+    @property
+    def missing(self) -> range | None:
+        """The positions from the first to the last message that is not in the conversation; None if all are."""
+        live = {placed.position for placed in self.live}
+        missing = [position for position in range(self.end) if position not in live]
+        return range(missing[0], missing[-1] + 1) if missing else None
+
     def record(self, report: CompactionReport) -> PassRecord:
         """
         Return what there is to write.

@@ -12,9 +12,6 @@ from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.errors import CompactionError
 
-#: The tool that reads an archive. What it returns came from there and is not archived again.
-RECALL_TOOL_NAME = "recall"
-
 #: What a pass did to a message.
 Change: TypeAlias = Literal["removed", "rewritten"]
 

@@ -11,13 +11,16 @@ from typing import Any
 from haystack.components.agents.state.state import State
 from haystack.core.serialization import component_to_dict, generate_qualified_class_name
 from haystack.dataclasses import ChatMessage, TextContent, ToolCall, ToolCallResult
+from haystack.tools import ToolsType, flatten_tools_or_toolsets
 from haystack.tools.tool import Tool
 from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction.archive.conversation_id import conversation_id_in
 from haystack_compaction.archive.messages import result_texts, searchable_text
-from haystack_compaction.archive.protocol import RECALL_TOOL_NAME, Archive, ArchivedMessage
+from haystack_compaction.archive.protocol import Archive, ArchivedMessage
 from haystack_compaction.archive.queries import query_terms
+from haystack_compaction.conversation.notes import RECALL_TOOL_NAME, with_reference
+from haystack_compaction.tokens.ledger import TokenLedger
 
 _DESCRIPTION = (
     "Looks up earlier messages of this conversation that were removed or shortened to save space. Call it with `query` "
@@ -172,6 +175,19 @@ def recall_tool(archive: Archive, *, max_characters: int = 4000, conversation_id
     :raises ValueError: If `max_characters` is too small.
     """
     return RecallTool(archive, max_characters=max_characters, conversation_id=conversation_id)
+
+
+def reference_tokens(tools: ToolsType | None, ledger: TokenLedger) -> int:
+    """
+    Return what has to be kept free for the line with which a note points at the tool.
+
+    :param tools: The tools that the model has.
+    :param ledger: What knows the size of messages.
+    :returns: The number of tokens, 0 where the tool is not among the tools.
+    """
+    if not any(tool.name == RECALL_TOOL_NAME for tool in flatten_tools_or_toolsets(tools)):
+        return 0
+    return ledger.count([with_reference(ChatMessage.from_user(""), "10000-99999")])
 
 
 # What was said then must not be taken for something that is asked now.

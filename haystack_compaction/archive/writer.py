@@ -5,8 +5,9 @@
 """What a pass, a hook or a generator writes to an archive with, before messages are dropped."""
 
 import asyncio
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from haystack import logging
@@ -14,6 +15,7 @@ from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.archive.positions import TranscriptPositions
 from haystack_compaction.archive.protocol import Archive, ArchiveConflictError, ArchiveError, Outline
+from haystack_compaction.conversation.notes import is_note, with_reference
 from haystack_compaction.report import CompactionReport
 
 logger = logging.getLogger(__name__)
@@ -47,20 +49,36 @@ class ArchiveWriter:
     ```
 
     :param archive: The archive.
-    :param conversation_id: The conversation.
+    :param conversation_id: The conversation; None to make an id.
     :param on_failure: What to do when a pass can't be archived. "keep": do without the compaction while the messages
         fit the window, and afterwards go on as with "drop"; "drop": compact, and keep what could not be archived in
         memory to be archived with the next pass; "raise": raise an `ArchiveError`.
     :raises ValueError: If `on_failure` is none of these.
     """
 
-    def __init__(self, archive: Archive, conversation_id: str, *, on_failure: OnFailure = "keep") -> None:
-        if on_failure not in get_args(OnFailure):
-            raise ValueError(f"`on_failure` must be one of {', '.join(get_args(OnFailure))}, got {on_failure!r}.")
+    def __init__(self, archive: Archive, conversation_id: str | None = None, *, on_failure: OnFailure = "keep") -> None:
+        require_policy(on_failure=on_failure)
         self.archive = archive
-        self.conversation_id = conversation_id
         self.on_failure = on_failure
+        self._conversation_id = conversation_id
         self._positions: TranscriptPositions | None = None
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation. An id is made when it is first asked for."""
+        if self._conversation_id is None:
+            self._conversation_id = uuid.uuid4().hex
+        return self._conversation_id
+
+    def resumed(self) -> "ArchiveWriter":
+        """
+        Return a writer for another run over the conversation, which may go on from an earlier state of it.
+
+        :returns: A new writer, or this one while it holds what the archive could not take.
+        """
+        if self._positions is not None and self._positions.unwritten:
+            return self
+        return ArchiveWriter(self.archive, self._conversation_id, on_failure=self.on_failure)
 
     def write(
         self,
@@ -86,6 +104,28 @@ class ArchiveWriter:
             return self._go_on_after(error, before, after, fits=fits)
         return True
 
+    def with_references(self, before: Sequence[ChatMessage], after: list[ChatMessage]) -> list[ChatMessage]:
+        """
+        Tell in the notes of a pass where the messages that are missing from the conversation can be read.
+
+        :param before: The conversation that the pass was given.
+        :param after: The conversation that it returned.
+        :returns: `after` with the reference in each note that is new; `after` itself when the archive can't be read.
+        """
+        try:
+            missing = self._known_positions(before).step(before, after).missing
+        except Exception:
+            logger.exception("The archive could not be read; the notes do not tell what it holds.")
+            return after
+        if missing is None:
+            return after
+        reference = f"{missing[0]}-{missing[-1]}" if len(missing) > 1 else str(missing[0])
+        known = set(map(id, before))
+        return [
+            with_reference(message, reference) if is_note(message) and id(message) not in known else message
+            for message in after
+        ]
+
     async def write_async(
         self,
         before: Sequence[ChatMessage],
@@ -109,7 +149,7 @@ class ArchiveWriter:
     def _appended(
         self, before: Sequence[ChatMessage], after: Sequence[ChatMessage], report: CompactionReport
     ) -> TranscriptPositions:
-        positions = self._positions or TranscriptPositions.resumed(self._outline(), before)
+        positions = self._known_positions(before)
         for _ in range(_MAX_CONFLICTS):
             step = positions.step(before, after)
             try:
@@ -117,6 +157,9 @@ class ArchiveWriter:
             except ArchiveConflictError:
                 positions = positions.rebased(self._outline(), before)
         raise ArchiveError(f"Others keep writing to the conversation '{self.conversation_id}' at the same time.")
+
+    def _known_positions(self, messages: Sequence[ChatMessage]) -> TranscriptPositions:
+        return self._positions or TranscriptPositions.resumed(self._outline(), messages)
 
     def _outline(self) -> Outline:
         return self.archive.outline(self.conversation_id)
@@ -139,28 +182,32 @@ class ArchiveWriter:
         return True
 
 
-@dataclass(frozen=True)
-class ArchiveStep:
+def require_policy(**options: str) -> None:
     """
-    Writing a pass to an archive as a step among passes, see `run_passes`. It comes to whether to go on with `after`.
+    Refuse what is no way of dealing with an archive that fails.
 
-    :param writer: What writes.
-    :param before: See `ArchiveWriter.write`, as for the others.
-    :param after: The conversation that the pass returned.
-    :param report: What it did.
-    :param fits: Whether `before` fits the window.
+    :param options: The options by name.
+    :raises ValueError: If one of them is none of "keep", "drop" and "raise"; the message names it.
     """
+    for name, value in options.items():
+        if value not in get_args(OnFailure):
+            raise ValueError(f"`{name}` must be one of {', '.join(get_args(OnFailure))}, got {value!r}.")
 
-    writer: ArchiveWriter
-    before: Sequence[ChatMessage]
-    after: Sequence[ChatMessage]
-    report: CompactionReport
-    fits: bool = True
 
-    def run(self) -> bool:
-        """Write it."""
-        return self.writer.write(self.before, self.after, self.report, fits=self.fits)
+def not_archived(report: CompactionReport) -> CompactionReport:
+    """
+    Say of a pass that it did not happen, because the archive could not take what it removed.
 
-    async def run_async(self) -> bool:
-        """Write it without blocking the event loop."""
-        return await self.writer.write_async(self.before, self.after, self.report, fits=self.fits)
+    :param report: The report of the pass.
+    :returns: The report of a pass that changed nothing.
+    """
+    return replace(
+        report,
+        compacted=False,
+        tokens_after=report.tokens_before,
+        messages_after=report.messages_before,
+        removed_messages=0,
+        rewritten_messages=0,
+        reached_target=report.tokens_before <= report.target_tokens,
+        reason="the archive failed, and what it does not hold is not removed while it fits",
+    )

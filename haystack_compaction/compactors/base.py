@@ -18,8 +18,13 @@ from haystack.tools import ToolsType
 from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle
-from haystack_compaction.compaction_pass import CompactionPass
+from haystack_compaction.archive.protocol import Archive
+from haystack_compaction.archive.recall import reference_tokens
+from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, not_archived, require_policy
+from haystack_compaction.compaction_pass import CompactionPass, Outcome
 from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
+from haystack_compaction.conversation.marks import MarkedMessages
+from haystack_compaction.conversation.pins import PinRules, require_pin_rules
 from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.report import CompactionReport
@@ -34,10 +39,13 @@ class CompactorOptions(TypedDict, total=False):
 
     preserve_recent_turns: int
     preserve_system_prompt: bool
+    pinned: PinRules | None
     trigger_threshold_tokens: int
     target_tokens: int
     token_counter: TokenCounter | None
     repair: bool
+    archive: Archive | None
+    on_archive_failure: OnFailure
 
 
 class Compactor:
@@ -78,6 +86,7 @@ class Compactor:
     :param preserve_recent_turns: How many of the newest complete turns before the current task stay whatever the
         target, at least 0.
     :param preserve_system_prompt: Whether the system messages that open the conversation always stay.
+    :param pinned: Rules by which messages are pinned, besides those that are marked with `pin`.
     :param trigger_threshold_tokens: For the pipeline node: the size in tokens, tool schemas included, from which on
         it compacts. At least 1.
     :param target_tokens: For the pipeline node: the size in tokens, tool schemas included, that it compacts down to.
@@ -86,6 +95,9 @@ class Compactor:
         Inside an Agent the hook's counter is used.
     :param repair: For the pipeline node: whether tool calls and results are put in order and blank texts filled, also
         when nothing is compacted. Calls at the very end that have no results yet are left alone.
+    :param archive: For the pipeline node: where messages go before they are dropped; None to keep them nowhere.
+    :param on_archive_failure: For the pipeline node: what to do when the archive can't take them. "keep": hand the
+        conversation through as it is; "drop": compact all the same; "raise": raise an `ArchiveError`.
     :raises ValueError: If an option is out of its range.
     """
 
@@ -97,10 +109,13 @@ class Compactor:
         *,
         preserve_recent_turns: int = 0,
         preserve_system_prompt: bool = True,
+        pinned: PinRules | None = None,
         trigger_threshold_tokens: int = 100_000,
         target_tokens: int = 80_000,
         token_counter: TokenCounter | None = None,
         repair: bool = True,
+        archive: Archive | None = None,
+        on_archive_failure: OnFailure = "keep",
     ) -> None:
         require_at_least(0, preserve_recent_turns=preserve_recent_turns)
         require_at_least(1, trigger_threshold_tokens=trigger_threshold_tokens, target_tokens=target_tokens)
@@ -109,12 +124,17 @@ class Compactor:
                 f"`target_tokens` must be at most `trigger_threshold_tokens`, got target_tokens={target_tokens} and "
                 f"trigger_threshold_tokens={trigger_threshold_tokens}. Lower the one or raise the other."
             )
+        require_pin_rules(pinned=pinned)
+        require_policy(on_archive_failure=on_archive_failure)
         self.preserve_recent_turns = preserve_recent_turns
         self.preserve_system_prompt = preserve_system_prompt
+        self.pinned = pinned
         self.trigger_threshold_tokens = trigger_threshold_tokens
         self.target_tokens = target_tokens
         self.token_counter = token_counter
         self.repair = repair
+        self.archive = archive
+        self.on_archive_failure = on_archive_failure
         self._ledger = TokenLedger(token_counter)
         self._callers_ledger: TokenLedger | None = None
         #: Set by strategies that call a model.
@@ -164,7 +184,11 @@ class Compactor:
 
     @component.output_types(messages=list[ChatMessage], report=CompactionReport)
     def run(
-        self, messages: list[ChatMessage], target_tokens: int | None = None, tools: ToolsType | None = None
+        self,
+        messages: list[ChatMessage],
+        target_tokens: int | None = None,
+        tools: ToolsType | None = None,
+        conversation_id: str | None = None,
     ) -> dict[str, Any]:
         """
         Compact a conversation that has reached the trigger, and hand any other through.
@@ -172,18 +196,24 @@ class Compactor:
         :param messages: The conversation, oldest to newest. It is left as it is.
         :param target_tokens: Compact to this many tokens now, whatever the trigger. At least 1.
         :param tools: The tools whose schemas will be sent along, and so take room too.
+        :param conversation_id: What the archive holds the conversation under; None to make an id, which stands in the
+            report.
         :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
         :raises ValueError: If `target_tokens` is less than 1.
+        :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
         valid = self._repaired(messages)
         compaction = self._due_pass(valid, target_tokens, tools)
-        if isinstance(compaction, CompactionReport):
-            return self._output(messages, valid, valid, compaction)
-        return self._output(messages, valid, *compaction.run())
+        outcome = (valid, compaction) if isinstance(compaction, CompactionReport) else compaction.run()
+        return self._output(messages, valid, outcome, tools, conversation_id)
 
     @component.output_types(messages=list[ChatMessage], report=CompactionReport)
     async def run_async(
-        self, messages: list[ChatMessage], target_tokens: int | None = None, tools: ToolsType | None = None
+        self,
+        messages: list[ChatMessage],
+        target_tokens: int | None = None,
+        tools: ToolsType | None = None,
+        conversation_id: str | None = None,
     ) -> dict[str, Any]:
         """
         Do what `run` does, without blocking the event loop.
@@ -191,15 +221,17 @@ class Compactor:
         :param messages: The conversation, oldest to newest. It is left as it is.
         :param target_tokens: Compact to this many tokens now, whatever the trigger. At least 1.
         :param tools: The tools whose schemas will be sent along, and so take room too.
+        :param conversation_id: What the archive holds the conversation under; None to make an id, which stands in the
+            report.
         :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
         :raises ValueError: If `target_tokens` is less than 1.
+        :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
         valid = self._repaired(messages)
         # The counter may be a provider's.
         compaction = await asyncio.to_thread(self._due_pass, valid, target_tokens, tools)
-        if isinstance(compaction, CompactionReport):
-            return self._output(messages, valid, valid, compaction)
-        return self._output(messages, valid, *await compaction.run_async())
+        outcome = (valid, compaction) if isinstance(compaction, CompactionReport) else await compaction.run_async()
+        return await asyncio.to_thread(self._output, messages, valid, outcome, tools, conversation_id)
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -227,11 +259,11 @@ class Compactor:
 
     def resources(self) -> list[object]:
         """
-        Return what has to be warmed up and closed: the token counter, and a chat generator where there is one.
+        Return what has to be warmed up and closed: token counter, chat generator, archive.
 
         :returns: The resources; None among them is passed over.
         """
-        return [self.token_counter, getattr(self, "chat_generator", None)]
+        return [self.token_counter, getattr(self, "chat_generator", None), self.archive]
 
     def warm_up(self) -> None:
         """Warm up the token counter and the chat generator, which may load a vocabulary or open a client."""
@@ -253,13 +285,18 @@ class Compactor:
         ledger = self._ledger_for(token_counter).calibrated(messages)
         if not ledger.exceeds(messages, target_tokens):
             return None
-        valid = messages if is_valid(messages) else repaired(messages)
+        marks = MarkedMessages(messages, pins=[self.pinned] if self.pinned else ())
+        marked = marks.messages
+        valid = marked if is_valid(marked) else repaired(marked)
         compacted: list[ChatMessage] | Rewriting | None = valid
-        if valid is messages or ledger.exceeds(valid, target_tokens):
+        if valid is marked or ledger.exceeds(valid, target_tokens):
             compacted = self.rewrite(Conversation(valid), target_tokens, ledger)
         if isinstance(compacted, Generator):
             compacted = yield from compacted
-        return compacted if compacted is not None and ledger.is_smaller(compacted, messages) else None
+        if compacted is None:
+            return None
+        compacted = marks.unmarked(compacted)
+        return compacted if ledger.is_smaller(compacted, messages) else None
 
     def _repaired(self, messages: list[ChatMessage]) -> list[ChatMessage]:
         return repaired(messages) if self.repair and not is_valid(messages) else messages
@@ -268,15 +305,26 @@ class Compactor:
         self,
         messages: list[ChatMessage],
         valid: list[ChatMessage],
-        compacted: list[ChatMessage],
-        report: CompactionReport,
+        outcome: Outcome,
+        tools: ToolsType | None,
+        conversation_id: str | None,
     ) -> dict[str, Any]:
+        compacted, report = outcome
         number = 0 if valid is messages else repaired_messages(messages, valid)
         if number:
             logger.warning(
                 "The history was not one that providers accept; it was repaired in {number} places.", number=number
             )
         report = replace(report, messages_before=len(messages), repaired_messages=number)
+        is_any_gone = not set(map(id, messages)) <= set(map(id, compacted))
+        if self.archive is not None and is_any_gone:
+            writer = ArchiveWriter(self.archive, conversation_id, on_failure=self.on_archive_failure)
+            report = replace(report, conversation_id=writer.conversation_id)
+            if reference_tokens(tools, self._ledger):
+                compacted = writer.with_references(messages, compacted)
+            # What was repaired goes on repaired, whatever becomes of it.
+            if not writer.write(messages, compacted, report, fits=report.compacted):
+                compacted, report = valid, not_archived(report)
         return {"messages": list(compacted), "report": report}
 
     def _due_pass(
@@ -287,6 +335,8 @@ class Compactor:
             require_at_least(1, target_tokens=target_tokens)
         ledger = self._ledger.calibrated(messages)
         tools_tokens = self._ledger.count([], tools)
+        if self.archive is not None:
+            tools_tokens += reference_tokens(tools, self._ledger)
         tokens = ledger.measure(messages) + tools_tokens
         if target_tokens is None and tokens < self.trigger_threshold_tokens:
             return CompactionReport(

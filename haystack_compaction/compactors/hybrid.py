@@ -121,11 +121,11 @@ class HybridCompactor(Compactor):
 
     def resources(self) -> list[object]:
         """
-        Return what has to be warmed up and closed: the token counter and the stages.
+        Return what has to be warmed up and closed: the token counter, the archive and the stages.
 
         :returns: The resources.
         """
-        return [self.token_counter, *(stage.compactor for stage in self._stages)]
+        return [self.token_counter, self.archive, *(stage.compactor for stage in self._stages)]
 
     def _default_stages(self) -> list["_Stage"]:
         options: CompactorOptions = {
@@ -158,6 +158,7 @@ class HybridCompactor(Compactor):
                 current,
                 target,
                 ledger,
+                pins=[self.pinned] if self.pinned else (),
                 context_window=context.context_window,
                 original=original,
             )

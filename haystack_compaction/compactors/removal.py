@@ -14,10 +14,7 @@ from haystack_compaction.conversation.notes import omission_note, summary_note
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.tokens.ledger import TokenLedger
 
-DEFAULT_OMISSION_NOTE = (
-    "[Earlier messages of this conversation were removed to save space, {num_removed} so far. Their content is no "
-    "longer available.]"
-)
+DEFAULT_OMISSION_NOTE = "[Earlier messages of this conversation were removed to save space, {num_removed} so far.]"
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from haystack.dataclasses import ChatMessage, ChatRole
+from haystack.dataclasses import ChatMessage, ChatRole, TextContent
 
 # The key and its first three fields are Haystack's own, so each side recognises the other's notes.
 COMPACTION_META_KEY = "context_compaction"
 
 # Beside the compaction key and not below it: Haystack takes that key's mere presence as "written by compaction".
 PINNED_META_KEY = "pinned"
+
+#: The tool with which a model reads what was archived.
+RECALL_TOOL_NAME = "recall"
 
 # Set for the length of one pass on the message that a run was started with, see `CompactionHook`.
 CURRENT_TASK_META_KEY = "current_task"
@@ -40,6 +43,8 @@ _SUMMARY_OF: dict[SummaryScope, str] = {
     "history": "Summary of the conversation up to here",
     "task": "Summary of the work on this task up to here",
 }
+_REFERENCE = f"[What was removed can be read with the tool `{RECALL_TOOL_NAME}`: reference {{}}, or a query.]"
+_REFERENCES = re.compile(rf"\n?\[What was removed can be read with the tool `{RECALL_TOOL_NAME}`: [^\n\]]*\]")
 _SUMMARY_TITLE = re.compile(r"\[Summary of [a-z ]+, in place of \d+ messages\. [^\n]*\]\n")
 
 
@@ -221,7 +226,20 @@ def told_by(note: ChatMessage) -> str:
     """
     if is_omission_note(note):
         return "\n".join(filter(None, [_call_line(_removed_calls([_marker(note)])), _carried_text(note)]))
-    return _SUMMARY_TITLE.sub("", _without_tags(note.text or ""), count=1).strip()
+    text = _REFERENCES.sub("", _without_tags(note.text or ""))
+    return _SUMMARY_TITLE.sub("", text, count=1).strip()
+
+
+def with_reference(note: ChatMessage, reference: str) -> ChatMessage:
+    """
+    Tell in a note how the model can read what is no longer there.
+
+    :param note: The note. It is left as it is.
+    :param reference: What the tool that reads the archive is to be called with.
+    :returns: A copy of the note with a line about that at its end.
+    """
+    text = _REFERENCES.sub("", note.text or "")
+    return replace(note, _content=[TextContent(f"{text}\n{_REFERENCE.format(reference)}")])
 
 
 def _without_tags(text: str) -> str:

@@ -8,16 +8,15 @@ import asyncio
 import copy
 
 import pytest
-from archive.programs import Run, archive_all, memory_archive, report_of, sqlite_archive
+from archive.programs import Run, archive_all, memory_archive, sqlite_archive
 from haystack.components.agents import Agent
 from haystack.components.agents.state.state import State
 from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.tools import Tool
 from samples import ScriptedChatGenerator, step
 
-from haystack_compaction import SlidingWindowCompactor
+from haystack_compaction import CompactionHook, SlidingWindowCompactor
 from haystack_compaction.archive import (
-    ArchiveWriter,
     RecallTool,
     TranscriptHook,
     assigned_conversation_id,
@@ -25,6 +24,7 @@ from haystack_compaction.archive import (
     full_transcript,
     recall_tool,
 )
+from haystack_compaction.conversation.notes import is_note
 
 LONG = "".join(f"line {number} of a long text\n" for number in range(1_000))
 
@@ -181,23 +181,6 @@ def test_an_id_is_made_once_for_a_run_and_put_where_tools_find_it():
     assert assigned_conversation_id(State(schema={}, data={"hook_context": {"conversation_id": 7}})) == "7"
 
 
-class ArchivingHook:
-    """What `CompactionHook(archive=...)` does, as far as an archive sees it."""
-
-    allowed_hook_points = ("before_llm",)
-
-    def __init__(self, archive):
-        self.archive = archive
-        self.writers = {}
-
-    def run(self, state):
-        writer = self.writers.setdefault(id(state), ArchiveWriter(self.archive, assigned_conversation_id(state)))
-        before = state.data["messages"]
-        after = SlidingWindowCompactor(min_keep_steps=2).run(messages=before, target_tokens=600)["messages"]
-        if len(after) < len(before) and writer.write(before, after, report_of(before, after)):
-            state.data["messages"] = after
-
-
 @pytest.mark.parametrize("archive_in", [sqlite_archive, memory_archive])
 def test_a_fact_of_step_3_is_asked_for_at_step_60_and_found(archive_in, tmp_path):
     archive = archive_in(tmp_path)
@@ -217,7 +200,7 @@ def test_a_fact_of_step_3_is_asked_for_at_step_60_and_found(archive_in, tmp_path
             return ChatMessage.from_assistant(tool_calls=[ToolCall("recall", {"query": "vault code"}, id="r")])
         return ChatMessage.from_assistant("It is 9Q-4471." if "9Q-4471" in said else "I do not know.")
 
-    hook = ArchivingHook(archive)
+    hook = CompactionHook(SlidingWindowCompactor(min_keep_steps=2), context_window=1500, archive=archive)
     agent = Agent(
         chat_generator=ScriptedChatGenerator(reply),
         tools=[work, recall_tool(archive)],
@@ -228,6 +211,9 @@ def test_a_fact_of_step_3_is_asked_for_at_step_60_and_found(archive_in, tmp_path
     result = agent.run(messages=[ChatMessage.from_user("Do it.")], hook_context={"conversation_id": "x"})
     assert result["last_message"].text == "It is 9Q-4471."
     assert len(result["messages"]) < 40
+    (note,) = filter(is_note, result["messages"])
+    removed = result["transcript"].index(result["messages"][2]) - 1
+    assert f"`recall`: reference 1-{removed}" in note.text
     # The question, 61 calls with their results, and the answer.
     assert len(result["transcript"]) == 1 + 2 * 61 + 1
     assert result["transcript"] == full_transcript(archive, "x", result["messages"])

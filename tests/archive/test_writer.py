@@ -8,8 +8,7 @@ import pytest
 from archive.programs import memory_archive, report_of
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.archive import ArchiveError, ArchiveStep, ArchiveWriter, full_transcript
-from haystack_compaction.compaction_pass import run_passes, run_passes_async
+from haystack_compaction.archive import ArchiveError, ArchiveWriter, full_transcript
 
 MESSAGES = [ChatMessage.from_user(f"message {number}") for number in range(6)]
 
@@ -86,16 +85,3 @@ async def test_without_blocking_the_event_loop(tmp_path):
     archive = memory_archive(tmp_path)
     assert await ArchiveWriter(archive, "a").write_async(MESSAGES, MESSAGES[3:], report_of(MESSAGES, MESSAGES[3:]))
     assert len(archive.read_range("a")) == 3
-
-
-async def test_as_a_step_among_passes(flaky):
-    def steps():
-        writer, report = ArchiveWriter(flaky, "a"), report_of(MESSAGES, MESSAGES[3:])
-        kept = yield ArchiveStep(writer, MESSAGES, MESSAGES[3:], report)
-        flaky.fails = not flaky.fails
-        archived = yield ArchiveStep(writer, MESSAGES, MESSAGES[3:], report)
-        flaky.fails = True
-        return kept, archived
-
-    assert run_passes(steps()) == (False, True)
-    assert await run_passes_async(steps()) == (False, True)

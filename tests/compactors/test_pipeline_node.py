@@ -159,10 +159,13 @@ def test_to_dict_names_every_option():
             "omission_note": SlidingWindowCompactor().omission_note,
             "preserve_recent_turns": 0,
             "preserve_system_prompt": True,
+            "pinned": None,
             "trigger_threshold_tokens": 100_000,
             "target_tokens": 80_000,
             "token_counter": None,
             "repair": True,
+            "archive": None,
+            "on_archive_failure": "keep",
         },
     }
 

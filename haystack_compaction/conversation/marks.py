@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: 2026 haystack-compaction contributors
+#
+# SPDX-License-Identifier: Apache-2.0
+
+"""What only the caller of a compactor knows about messages, told by marks that last for one pass."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from haystack.dataclasses import ChatMessage
+
+from haystack_compaction.conversation.notes import CURRENT_TASK_META_KEY, PINNED_META_KEY, is_pinned
+from haystack_compaction.conversation.pins import PinRules
+
+# A pin that is to be taken off again.
+_PINNED_BY_RULE = "pinned_by_rule"
+
+
+class MarkedMessages:
+    """
+    A conversation in which some messages stand as copies with marks.
+
+    :param messages: The conversation, oldest to newest. It is left as it is.
+    :param task: The message that the run was started with, where that is known.
+    :param pins: The rules by which messages are pinned.
+    """
+
+    def __init__(
+        self, messages: Sequence[ChatMessage], *, task: ChatMessage | None = None, pins: Iterable[PinRules] = ()
+    ) -> None:
+        self._task = task
+        self._pins = list(pins)
+        #: The conversation as compactors get to see it.
+        self.messages = [self._marked(message) for message in messages] if self._is_any else list(messages)
+        self._originals = {id(marked): message for marked, message in zip(self.messages, messages, strict=True)}
+
+    def unmarked(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        """
+        Take the marks off again.
+
+        :param messages: What a compactor made of the conversation.
+        :returns: The same with the originals in place of the copies, and no mark on what was made of a copy.
+        """
+        if not self._is_any:
+            return messages
+        return [self._originals.get(id(message)) or _without_marks(message) for message in messages]
+
+    @property
+    def _is_any(self) -> bool:
+        return self._task is not None or bool(self._pins)
+
+    def _marked(self, message: ChatMessage) -> ChatMessage:
+        marks = {CURRENT_TASK_META_KEY: True} if message is self._task else {}
+        if self._pins and not is_pinned(message) and any(rules.hold_for(message) for rules in self._pins):
+            marks |= {PINNED_META_KEY: True, _PINNED_BY_RULE: True}
+        return replace(message, _meta={**message.meta, **marks}) if marks else message
+
+
+def _without_marks(message: ChatMessage) -> ChatMessage:
+    """A rewritten task must not stay the task for ever."""
+    marks = {CURRENT_TASK_META_KEY} & message.meta.keys()
+    if _PINNED_BY_RULE in message.meta:
+        marks |= {PINNED_META_KEY, _PINNED_BY_RULE}
+    if not marks:
+        return message
+    return replace(message, _meta={key: value for key, value in message.meta.items() if key not in marks})
