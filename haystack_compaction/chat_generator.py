@@ -32,7 +32,9 @@ from haystack_compaction.known_conversations import KnownConversations
 from haystack_compaction.models import window_size
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import Window, WindowGuard
+from haystack_compaction.tokens.request_meter import RequestMeter
+from haystack_compaction.window import Window
+from haystack_compaction.window_guard import WindowGuard
 
 _KNOWN_CONVERSATIONS = 64
 
@@ -276,7 +278,7 @@ class CompactingChatGenerator:
         exchange = Exchange(
             Request(self.chat_generator, streaming_callback, **inputs),
             [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages,
-            WindowGuard(self.window, self.compactor, self._ledger, pinned=self.pinned, writer=writer),
+            WindowGuard(self.window, self.compactor, RequestMeter(self._ledger), pinned=self.pinned, writer=writer),
             self._known,
             self.max_retries,
             self.is_context_overflow or overflow.is_context_overflow,

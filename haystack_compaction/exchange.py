@@ -20,8 +20,8 @@ from haystack_compaction.errors import CompactionError, ContextWindowError
 from haystack_compaction.events import CompactionEvent, OnCompaction
 from haystack_compaction.known_conversations import KnownConversation, KnownConversations
 from haystack_compaction.overflow import overflow_sizes
-from haystack_compaction.report import CompactionReport
-from haystack_compaction.window import Passes, WindowGuard, combined
+from haystack_compaction.report import CompactionReport, combined
+from haystack_compaction.window_guard import Passes, WindowGuard
 
 logger = logging.getLogger(__name__)
 

@@ -35,8 +35,10 @@ from haystack_compaction.models import window_size
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.tokens.request_meter import RequestMeter
 from haystack_compaction.usage import added_usage
-from haystack_compaction.window import Window, WindowGuard
+from haystack_compaction.window import Window
+from haystack_compaction.window_guard import WindowGuard
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +269,7 @@ class CompactionHook:
         _tag(compacted=report.compacted, context_tokens=report.tokens_after, target_tokens=report.target_tokens)
         if report.compacted:
             self._write(state, compacted, guard)
-            self._tell(state, report, guard.reported)
+            self._tell(state, report, guard.meter.reported)
         if report.llm_usage:
             used = state.data.get("token_usage") or {}
             state.set("token_usage", {**used, **added_usage(used, report.llm_usage)})
@@ -306,7 +308,7 @@ class CompactionHook:
                 guard = WindowGuard(
                     self.window,
                     self.compactor,
-                    self._ledger,
+                    RequestMeter(self._ledger),
                     task=_task_at_start(state),
                     pinned=self.pinned,
                     writer=self._writer_for(state),

@@ -4,14 +4,13 @@
 
 """What conversations were compacted to, for a caller who comes back with all the original messages each time."""
 
-import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.window import WindowGuard
+from haystack_compaction.window_guard import WindowGuard
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class KnownConversations:
                 return None
             self._remove(found)
             self._known.append(found)
-            return replace(found, guard=copy.copy(found.guard))
+            return replace(found, guard=found.guard.fork())
 
     def keep(self, conversation: KnownConversation) -> None:
         """
@@ -104,7 +103,7 @@ class KnownConversations:
             conversation,
             beginning=list(conversation.beginning),
             stands_as=list(conversation.stands_as),
-            guard=copy.copy(conversation.guard),
+            guard=conversation.guard.fork(),
         )
         with self._lock:
             superseded = [

@@ -4,8 +4,10 @@
 
 """What one pass did, in numbers."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from haystack_compaction.usage import added_usage
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,33 @@ class CompactionReport:
         :returns: The report.
         """
         return cls(**data)
+
+
+def combined(first: CompactionReport | None, second: CompactionReport) -> CompactionReport:
+    """
+    Make one report of two compactions of the same conversation.
+
+    :param first: The report of the first, if there was one.
+    :param second: The report of the one that went on from there.
+    :returns: What both came to; each of them is a stage.
+    """
+    if first is None:
+        return second
+    stages: list[dict[str, Any]] = [*(first.stages or [first.to_dict()]), second.to_dict()]
+    # What a token is may have been learned anew in between.
+    scale = second.tokens_before / max(first.tokens_after, 1)
+    return replace(
+        first,
+        compacted=first.compacted or second.compacted,
+        tokens_before=round(first.tokens_before * scale),
+        tokens_after=second.tokens_after,
+        messages_after=second.messages_after,
+        removed_messages=first.removed_messages + second.removed_messages,
+        rewritten_messages=first.rewritten_messages + second.rewritten_messages,
+        repaired_messages=first.repaired_messages + second.repaired_messages,
+        reached_target=second.tokens_after <= first.target_tokens,
+        stages=stages,
+        llm_calls=first.llm_calls + second.llm_calls,
+        llm_usage=added_usage(first.llm_usage, second.llm_usage),
+        duration_seconds=first.duration_seconds + second.duration_seconds,
+    )

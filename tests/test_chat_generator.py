@@ -34,7 +34,9 @@ from haystack_compaction.conversation.notes import is_note
 from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.overflow import is_context_overflow
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import Window, WindowGuard
+from haystack_compaction.tokens.request_meter import RequestMeter
+from haystack_compaction.window import Window
+from haystack_compaction.window_guard import WindowGuard
 
 COUNTER = EstimateTokenCounter()
 REPORT = "context_compaction_report"
@@ -487,7 +489,7 @@ def test_the_first_reply_already_says_how_large_tokens_are():
 
 
 def test_the_usage_of_a_reply_that_was_shortened_is_not_read_again():
-    guard = WindowGuard(Window(context_window=1_000), TruncationCompactor(), TokenLedger())
+    guard = WindowGuard(Window(context_window=1_000), TruncationCompactor(), RequestMeter(TokenLedger()))
     messages = [ChatMessage.from_user("Tell me all about tides.")]
     guard.observe(messages, None)
     told = ChatMessage.from_assistant("The tide rises and falls. " * 120)
@@ -497,7 +499,7 @@ def test_the_usage_of_a_reply_that_was_shortened_is_not_read_again():
     compacted, report = run_passes(guard.passes(messages, guard.observe(messages, None)))
     assert report.rewritten_messages == 1
     guard.observe([*compacted, ChatMessage.from_user("Please.")], None)
-    assert guard.calibration.ratio == pytest.approx(1.0, rel=0.05)
+    assert guard.meter.calibration.ratio == pytest.approx(1.0, rel=0.05)
 
 
 # The wrapper

@@ -14,13 +14,15 @@ from haystack_compaction import SlidingWindowCompactor
 from haystack_compaction.known_conversations import KnownConversation, KnownConversations
 from haystack_compaction.tokens.calibration import Calibration
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import Window, WindowGuard
+from haystack_compaction.tokens.request_meter import RequestMeter
+from haystack_compaction.window import Window
+from haystack_compaction.window_guard import WindowGuard
 
 NOTE = ChatMessage.from_user("What came before.")
 
 
 def known(beginning, stands_as=(NOTE,)):
-    guard = WindowGuard(Window(context_window=1_000), SlidingWindowCompactor(), TokenLedger())
+    guard = WindowGuard(Window(context_window=1_000), SlidingWindowCompactor(), RequestMeter(TokenLedger()))
     return KnownConversation(beginning, list(stands_as), guard)
 
 
@@ -104,9 +106,9 @@ def test_what_is_recalled_is_ones_own():
     memory, messages = KnownConversations(8), chat(5)
     memory.keep(known(messages[:7]))
     one, other = memory.recall(messages), memory.recall(messages)
-    one.guard.calibration = Calibration(ratio=3.0)
-    assert other.guard.calibration.ratio is None
-    assert memory.recall(messages).guard.calibration.ratio is None
+    one.guard.meter.calibration = Calibration(ratio=3.0)
+    assert other.guard.meter.calibration.ratio is None
+    assert memory.recall(messages).guard.meter.calibration.ratio is None
 
 
 def test_a_list_that_its_owner_goes_on_with_is_not_the_one_remembered():

@@ -32,7 +32,9 @@ from haystack_compaction.compaction_pass import run_passes
 from haystack_compaction.conversation.notes import is_note
 from haystack_compaction.errors import ContextWindowError
 from haystack_compaction.tokens.ledger import TokenLedger
-from haystack_compaction.window import Window, WindowGuard
+from haystack_compaction.tokens.request_meter import RequestMeter
+from haystack_compaction.window import Window
+from haystack_compaction.window_guard import WindowGuard
 
 WINDOW = 2_000
 COUNTER = EstimateTokenCounter()
@@ -133,7 +135,7 @@ class Unreachable:
 
 def compactions(hook, number):
     """Run the hook until it has compacted so often; whether the model was asked, each time."""
-    guard = WindowGuard(hook.window, hook.compactor, TokenLedger())
+    guard = WindowGuard(hook.window, hook.compactor, RequestMeter(TokenLedger()))
     asked = []
     model = hook.model
     for _ in range(number):
@@ -232,7 +234,7 @@ def test_it_can_be_turned_off():
 
 
 def test_above_a_brake_without_a_last_resort_nothing_is_done():
-    guard = WindowGuard(Window(context_window=WINDOW, last_resort=False), Watched(), TokenLedger())
+    guard = WindowGuard(Window(context_window=WINDOW, last_resort=False), Watched(), RequestMeter(TokenLedger()))
     messages = run_of(30)
     tokens = guard.observe(messages, None)
     assert guard.is_due(tokens)
