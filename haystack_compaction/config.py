@@ -5,13 +5,14 @@
 """Every option in one place, for code that reads its settings from somewhere."""
 
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from haystack.components.generators.chat.types import ChatGenerator
 from haystack.core.serialization import component_from_dict, component_to_dict
 from haystack.utils.deserialization import deserialize_component_inplace
 
+from haystack_compaction.chat_generator import CompactingChatGenerator
 from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.hybrid import HybridCompactor
 from haystack_compaction.compactors.importance_scoring import ImportanceScoringCompactor
@@ -21,6 +22,7 @@ from haystack_compaction.compactors.summarization import SummarizationCompactor
 from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.hook import CompactionHook
+from haystack_compaction.models import window_size
 
 _SAME_MODEL = "same"
 
@@ -61,7 +63,9 @@ class CompactionConfig:
     :param preserve_system_prompt: Whether the system messages that open the conversation stay.
     :param summarization_model: The model that writes summaries, for strategies that use one: "same" for the model of
         the chat generator at hand, or the name of another.
-    :raises ValueError: If a setting is out of its range, or the strategy is unknown.
+    :param strategy_options: Further options of the strategy by name, such as `{"min_keep_steps": 3}`. Not for a
+        compactor of your own.
+    :raises ValueError: If a setting is out of its range, or the strategy or one of its options is unknown.
     """
 
     strategy: str | Compactor = "sliding_window"
@@ -70,6 +74,7 @@ class CompactionConfig:
     preserve_recent_turns: int = 10
     preserve_system_prompt: bool = True
     summarization_model: str = "same"
+    strategy_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.strategy, str) and self.strategy not in STRATEGIES:
@@ -79,8 +84,14 @@ class CompactionConfig:
         model = self.summarization_model
         if not isinstance(model, str) or not model:
             raise ValueError(f"`summarization_model` must be '{_SAME_MODEL}' or the name of a model, got {model!r}.")
-        # The base class knows the ranges of the options that all strategies share.
-        Compactor(**self._options)
+        if isinstance(self.strategy, Compactor):
+            if self.strategy_options:
+                raise ValueError("`strategy_options` are for a strategy by name; a compactor brings its own options.")
+            # The base class knows the ranges of the options that all strategies share.
+            Compactor(**self._options)
+        else:
+            self._require_known_options(STRATEGIES[self.strategy])
+            STRATEGIES[self.strategy](**self._options)
 
     def build_compactor(self, chat_generator: ChatGenerator | None = None) -> Compactor:
         """
@@ -98,35 +109,31 @@ class CompactionConfig:
             return compactor(**self._options)
         if self.summarization_model != _SAME_MODEL:
             chat_generator = _with_model(chat_generator, self.summarization_model)
-        return compactor(chat_generator=chat_generator, **self._options)  # type: ignore[call-arg]
+        return compactor(**{"chat_generator": chat_generator, **self._options})
 
-    @property
-    def _options(self) -> CompactorOptions:
-        return {
-            "preserve_recent_turns": self.preserve_recent_turns,
-            "preserve_system_prompt": self.preserve_system_prompt,
-            "trigger_threshold_tokens": self.trigger_threshold_tokens,
-            "target_tokens": self.target_tokens,
-        }
-
-    def build_hook(self, context_window: int, chat_generator: ChatGenerator | None = None) -> CompactionHook:
+    def build_hook(self, context_window: int | str, chat_generator: ChatGenerator | None = None) -> CompactionHook:
         """
         Build the Agent hook that the settings describe.
 
-        :param context_window: The model's context window in tokens, at least 1.
+        :param context_window: The model's context window in tokens, at least 1; or, with the extra `models`, the
+            model's name.
         :param chat_generator: See `build_compactor`.
         :returns: A new hook that compacts at `trigger_threshold_tokens` down to `target_tokens`. Where the window is no
             larger than the trigger, at 70 % of it down to 40 %.
         """
-        if self.trigger_threshold_tokens >= context_window:
-            return CompactionHook(self.build_compactor(chat_generator), context_window=context_window)
-        return CompactionHook(
-            self.build_compactor(chat_generator),
-            context_window=context_window,
-            compact_at=self.trigger_threshold_tokens / context_window,
-            # A hook's target is below its trigger, if only by a token.
-            compact_to=min(self.target_tokens, self.trigger_threshold_tokens - 1) / context_window,
-        )
+        return CompactionHook(self.build_compactor(chat_generator), **self._window(context_window))
+
+    def build_chat_generator(self, chat_generator: ChatGenerator, context_window: int | str) -> CompactingChatGenerator:
+        """
+        Build the chat generator that the settings describe, around another one.
+
+        :param chat_generator: The chat generator that is called. It also writes summaries and judges importance, for
+            strategies that can use a model; with a `summarization_model` a copy of it with that model does.
+        :param context_window: See `build_hook`.
+        :returns: A new chat generator that compacts at the sizes at which `build_hook` does.
+        """
+        compactor = self.build_compactor(chat_generator)
+        return CompactingChatGenerator(chat_generator, compactor, **self._window(context_window))
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -156,6 +163,37 @@ class CompactionConfig:
         if isinstance(data.get("strategy"), dict):
             deserialize_component_inplace(data, key="strategy")
         return cls(**data)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "preserve_recent_turns": self.preserve_recent_turns,
+            "preserve_system_prompt": self.preserve_system_prompt,
+            "trigger_threshold_tokens": self.trigger_threshold_tokens,
+            "target_tokens": self.target_tokens,
+            **self.strategy_options,
+        }
+
+    def _window(self, context_window: int | str) -> dict[str, Any]:
+        size = window_size(context_window)
+        if self.trigger_threshold_tokens >= size:
+            return {"context_window": size}
+        return {
+            "context_window": size,
+            "compact_at": self.trigger_threshold_tokens / size,
+            # In a window the target is below the trigger, if only by a token.
+            "compact_to": min(self.target_tokens, self.trigger_threshold_tokens - 1) / size,
+        }
+
+    def _require_known_options(self, compactor: type[Compactor]) -> None:
+        known = {*inspect.signature(compactor.__init__).parameters, *CompactorOptions.__annotations__}
+        known -= {"self", "options", *self.__dataclass_fields__}
+        unknown = sorted(set(self.strategy_options) - known)
+        if unknown:
+            raise ValueError(
+                f"Unknown option {', '.join(map(repr, unknown))} of the strategy '{compactor.strategy}'. "
+                f"Known options: {', '.join(sorted(known))}."
+            )
 
 
 def _with_model(chat_generator: ChatGenerator | None, model: str) -> ChatGenerator:

@@ -9,7 +9,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.utils import Secret
 from samples import ScriptedChatGenerator, chat, run_of
 
-from haystack_compaction import CompactionConfig, CompactionHook, SlidingWindowCompactor
+from haystack_compaction import CompactingChatGenerator, CompactionConfig, CompactionHook, SlidingWindowCompactor
 
 
 def test_the_defaults():
@@ -20,6 +20,7 @@ def test_the_defaults():
         "preserve_recent_turns": 10,
         "preserve_system_prompt": True,
         "summarization_model": "same",
+        "strategy_options": {},
     }
 
 
@@ -46,6 +47,26 @@ def test_in_a_window_smaller_than_the_trigger_the_hook_uses_shares():
     assert (hook.compact_at, hook.compact_to) == (0.7, 0.4)
 
 
+def test_it_builds_a_chat_generator():
+    inner = ScriptedChatGenerator(lambda number, messages: ChatMessage.from_assistant("Done."))
+    config = CompactionConfig(strategy="summarize_older", trigger_threshold_tokens=500, target_tokens=300)
+    generator = config.build_chat_generator(inner, 1_000)
+    assert isinstance(generator, CompactingChatGenerator)
+    assert generator.compactor.chat_generator is generator.chat_generator is inner
+    assert (generator.window.trigger, generator.window.target) == (500, 300)
+
+
+def test_a_window_by_the_models_name():
+    pytest.importorskip("genai_prices")
+    assert CompactionConfig().build_hook("gpt-4o").context_window == 128_000
+
+
+def test_the_strategys_own_options():
+    config = CompactionConfig(strategy="tool_result_pruning", strategy_options={"min_tokens": 50, "keep_tools": ["a"]})
+    compactor = config.build_compactor()
+    assert (compactor.min_tokens, list(compactor.keep_tools)) == (50, ["a"])
+
+
 def test_round_trip():
     config = CompactionConfig(preserve_recent_turns=0, summarization_model="gpt-5.4-nano")
     assert CompactionConfig.from_dict(config.to_dict()) == config
@@ -60,6 +81,10 @@ def test_round_trip():
         ({"target_tokens": 200_000}, "target_tokens=200000 and trigger_threshold_tokens=100000"),
         ({"preserve_recent_turns": -1}, "`preserve_recent_turns` must be at least 0"),
         ({"summarization_model": ""}, "`summarization_model` must be"),
+        ({"strategy_options": {"keep": 1}}, "Unknown option 'keep' of the strategy 'sliding_window'. .*min_keep_steps"),
+        ({"strategy_options": {"target_tokens": 1}}, "Unknown option 'target_tokens'"),
+        ({"strategy_options": {"min_keep_steps": -1}}, "`min_keep_steps` must be at least"),
+        ({"strategy": SlidingWindowCompactor(), "strategy_options": {"repair": False}}, "a compactor brings its own"),
         ({"compact_everything": True}, "Unknown setting 'compact_everything'. Known settings: strategy"),
     ],
 )

@@ -4,10 +4,8 @@
 
 """What every compactor promises, as a pipeline node and wherever else it runs."""
 
-import asyncio
 import inspect
 from collections.abc import Generator
-from dataclasses import replace
 from typing import Any, ClassVar, TypedDict
 
 from haystack import component, logging
@@ -19,16 +17,15 @@ from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle
 from haystack_compaction.archive.protocol import Archive
-from haystack_compaction.archive.recall import reference_tokens
-from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, not_archived, require_policy
-from haystack_compaction.compaction_pass import CompactionPass, Outcome
+from haystack_compaction.archive.writer import OnFailure, require_policy
+from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
 from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
+from haystack_compaction.compactors.pipeline_run import PipelineRun
 from haystack_compaction.conversation.marks import MarkedMessages
 from haystack_compaction.conversation.pins import PinRules, require_pin_rules
-from haystack_compaction.conversation.repair import is_valid, repaired, repaired_messages
+from haystack_compaction.conversation.repair import is_valid, repaired
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.report import CompactionReport
-from haystack_compaction.tokens.calibration import RequestSize
 from haystack_compaction.tokens.ledger import TokenLedger
 
 logger = logging.getLogger(__name__)
@@ -44,6 +41,7 @@ class CompactorOptions(TypedDict, total=False):
     target_tokens: int
     token_counter: TokenCounter | None
     repair: bool
+    merge_notes: bool
     archive: Archive | None
     on_archive_failure: OnFailure
 
@@ -95,6 +93,8 @@ class Compactor:
         Inside an Agent the hook's counter is used.
     :param repair: For the pipeline node: whether tool calls and results are put in order and blank texts filled, also
         when nothing is compacted. Calls at the very end that have no results yet are left alone.
+    :param merge_notes: For the pipeline node: whether a note goes into the user message beside it instead of standing
+        alone, for chat templates that demand that user and assistant alternate.
     :param archive: For the pipeline node: where messages go before they are dropped; None to keep them nowhere.
     :param on_archive_failure: For the pipeline node: what to do when the archive can't take them. "keep": hand the
         conversation through as it is; "drop": compact all the same; "raise": raise an `ArchiveError`.
@@ -114,6 +114,7 @@ class Compactor:
         target_tokens: int = 80_000,
         token_counter: TokenCounter | None = None,
         repair: bool = True,
+        merge_notes: bool = False,
         archive: Archive | None = None,
         on_archive_failure: OnFailure = "keep",
     ) -> None:
@@ -133,6 +134,7 @@ class Compactor:
         self.target_tokens = target_tokens
         self.token_counter = token_counter
         self.repair = repair
+        self.merge_notes = merge_notes
         self.archive = archive
         self.on_archive_failure = on_archive_failure
         self._ledger = TokenLedger(token_counter)
@@ -202,10 +204,7 @@ class Compactor:
         :raises ValueError: If `target_tokens` is less than 1.
         :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
-        valid = self._repaired(messages)
-        compaction = self._due_pass(valid, target_tokens, tools)
-        outcome = (valid, compaction) if isinstance(compaction, CompactionReport) else compaction.run()
-        return self._output(messages, valid, outcome, tools, conversation_id)
+        return run_passes(self._passes(messages, target_tokens, tools, conversation_id))
 
     @component.output_types(messages=list[ChatMessage], report=CompactionReport)
     async def run_async(
@@ -227,11 +226,7 @@ class Compactor:
         :raises ValueError: If `target_tokens` is less than 1.
         :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
-        valid = self._repaired(messages)
-        # The counter may be a provider's.
-        compaction = await asyncio.to_thread(self._due_pass, valid, target_tokens, tools)
-        outcome = (valid, compaction) if isinstance(compaction, CompactionReport) else await compaction.run_async()
-        return await asyncio.to_thread(self._output, messages, valid, outcome, tools, conversation_id)
+        return await run_passes_async(self._passes(messages, target_tokens, tools, conversation_id))
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -298,65 +293,16 @@ class Compactor:
         compacted = marks.unmarked(compacted)
         return compacted if ledger.is_smaller(compacted, messages) else None
 
-    def _repaired(self, messages: list[ChatMessage]) -> list[ChatMessage]:
-        return repaired(messages) if self.repair and not is_valid(messages) else messages
-
-    def _output(
+    def _passes(
         self,
         messages: list[ChatMessage],
-        valid: list[ChatMessage],
-        outcome: Outcome,
+        target_tokens: int | None,
         tools: ToolsType | None,
         conversation_id: str | None,
-    ) -> dict[str, Any]:
-        compacted, report = outcome
-        number = 0 if valid is messages else repaired_messages(messages, valid)
-        if number:
-            logger.warning(
-                "The history was not one that providers accept; it was repaired in {number} places.", number=number
-            )
-        report = replace(report, messages_before=len(messages), repaired_messages=number)
-        is_any_gone = not set(map(id, messages)) <= set(map(id, compacted))
-        if self.archive is not None and is_any_gone:
-            writer = ArchiveWriter(self.archive, conversation_id, on_failure=self.on_archive_failure)
-            report = replace(report, conversation_id=writer.conversation_id)
-            if reference_tokens(tools, self._ledger):
-                compacted = writer.with_references(messages, compacted)
-            # What was repaired goes on repaired, whatever becomes of it.
-            if not writer.write(messages, compacted, report, fits=report.compacted):
-                compacted, report = valid, not_archived(report)
-        return {"messages": list(compacted), "report": report}
-
-    def _due_pass(
-        self, messages: list[ChatMessage], target_tokens: int | None, tools: ToolsType | None
-    ) -> CompactionPass | CompactionReport:
-        """The pass to run, or the report that says why there is none."""
+    ) -> Generator[Step, Any, dict[str, Any]]:
         if target_tokens is not None:
             require_at_least(1, target_tokens=target_tokens)
-        ledger = self._ledger.calibrated(messages)
-        tools_tokens = self._ledger.count([], tools)
-        if self.archive is not None:
-            tools_tokens += reference_tokens(tools, self._ledger)
-        tokens = ledger.measure(messages) + tools_tokens
-        if target_tokens is None and tokens < self.trigger_threshold_tokens:
-            return CompactionReport(
-                strategy=self.strategy,
-                compacted=False,
-                tokens_before=tokens,
-                tokens_after=tokens,
-                target_tokens=self.target_tokens,
-                messages_before=len(messages),
-                messages_after=len(messages),
-                reached_target=tokens <= self.target_tokens,
-                reason=f"{tokens} tokens are below the trigger of {self.trigger_threshold_tokens}",
-            )
-        return CompactionPass(
-            self,
-            messages,
-            target_tokens if target_tokens is not None else self.target_tokens,
-            ledger,
-            request=RequestSize(tools_tokens=tools_tokens),
-        )
+        return PipelineRun(self, self._ledger, messages, target_tokens, tools, conversation_id).passes()
 
     def _ledger_for(self, token_counter: TokenCounter) -> TokenLedger:
         if isinstance(token_counter, TokenLedger):

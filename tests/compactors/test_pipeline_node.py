@@ -164,6 +164,7 @@ def test_to_dict_names_every_option():
             "target_tokens": 80_000,
             "token_counter": None,
             "repair": True,
+            "merge_notes": False,
             "archive": None,
             "on_archive_failure": "keep",
         },
@@ -254,3 +255,15 @@ def test_repair_can_be_turned_off():
     messages = broken_by_a_question_in_between()
     result = SlidingWindowCompactor(repair=False).run(messages=messages)
     assert result["messages"] == messages
+
+
+def test_notes_go_into_the_user_message_beside_them_over_many_turns():
+    node = SlidingWindowCompactor(merge_notes=True, trigger_threshold_tokens=400, target_tokens=250)
+    messages = chat(0)[:1]
+    for question, answer in zip(chat(30)[1::2], chat(30)[2::2], strict=False):
+        messages = node.run(messages=[*messages, question])["messages"]
+        roles = [message.role.value for message in messages]
+        assert roles == ["system", *(["user", "assistant"] * len(roles))[: len(roles) - 1]]
+        messages.append(answer)
+    said = " ".join(message.text for message in messages)
+    assert said.count("were removed to save space") == 1
