@@ -10,7 +10,7 @@ _MISSING_EXTRA = 'The command line needs its extra: pip install "haystack-compac
 
 
 def main() -> None:
-    """Run the command line, or say what to install where typer and rich are missing."""
+    """Run the command line, or say what to install where something is missing."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal may not be able to show everything that a conversation holds.
         if hasattr(stream, "reconfigure"):
@@ -18,8 +18,11 @@ def main() -> None:
     try:
         from haystack_compaction.cli.app import app
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+        if (error.name or "").partition(".")[0] not in ("typer", "rich", "jinja2"):
             raise
         sys.stderr.write(_MISSING_EXTRA + "\n")
         sys.exit(2)
+    except KeyboardInterrupt:
+        # Importing takes a moment. What comes after it knows by itself what to do.
+        sys.exit(130)
     app()

@@ -9,8 +9,13 @@ from typing import Annotated
 import typer
 
 from haystack_compaction import __version__
+from haystack_compaction.cli.compare import compare
 from haystack_compaction.cli.demo import demo
+from haystack_compaction.cli.export import export
+from haystack_compaction.cli.history import history
+from haystack_compaction.cli.inspect import inspect
 from haystack_compaction.cli.preview import preview
+from haystack_compaction.cli.replay import replay
 
 app = typer.Typer(
     name="haystack-compaction",
@@ -21,6 +26,11 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(preview)
+app.command()(compare)
+app.command()(inspect)
+app.command()(replay)
+app.command()(history)
+app.command()(export)
 
 
 def _print_version(wanted: bool) -> None:

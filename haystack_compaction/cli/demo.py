@@ -4,7 +4,6 @@
 
 """An Agent on a long task in a small window, with compaction and without."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from typing import Annotated
 import typer
 from haystack.components.agents import Agent
 from haystack.components.agents.state.state import State
-from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.components.generators.chat.types import ChatGenerator
 from haystack.dataclasses import ChatMessage, ChatRole
 from haystack.hooks.from_function import FunctionHook
@@ -23,7 +21,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from haystack_compaction.cli.console import fail, new_console, one_line
+from haystack_compaction.cli import options
+from haystack_compaction.cli.bars import bar
+from haystack_compaction.cli.console import new_console, one_line
 from haystack_compaction.cli.incident import SYSTEM_PROMPT, TASK, Incident, investigation
 from haystack_compaction.cli.message_rows import summary
 from haystack_compaction.cli.scripted import ScriptedChatGenerator
@@ -48,19 +48,14 @@ def demo(
             help="Use this model of an OpenAI-compatible API instead of the scripted one; see OPENAI_API_KEY."
         ),
     ] = None,
-    api_base_url: Annotated[
-        str | None, typer.Option(help="Where that API is, with --model.  [default: OpenAI's own]", show_default=False)
-    ] = None,
+    api_base_url: options.ApiBaseUrl = None,
 ) -> None:
     """Watch an Agent work through a long task in a small context window. Needs no key and no network."""
-    if model is None and api_base_url is not None:
-        fail("--api-base-url needs --model")
-    if model is not None and not os.environ.get("OPENAI_API_KEY"):
-        fail("--model needs an API key in the environment variable OPENAI_API_KEY (any text for a server without keys)")
+    chat_generator = options.chat_generator(model, api_base_url)
     console = new_console()
     console.print(Panel(Text(TASK), title="the task", title_align="left", border_style="dim"))
     hook = CompactionHook(SlidingWindowCompactor(), context_window=window)
-    if model is None:
+    if chat_generator is None:
         console.print("The model's replies come from a script. The Agent, its tools and the compaction are real.")
     console.print(
         f"A window of {window:,} tokens. The hook compacts at {hook.compact_at:.0%} of it, down to "
@@ -68,8 +63,8 @@ def demo(
     )
     console.print(_table(show_header=True))
     run = _Run(hook, on_step=lambda step: _print_step(console, step, window))
-    if model is not None:
-        run.start(OpenAIChatGenerator(model=model, api_base_url=api_base_url))
+    if chat_generator is not None:
+        run.start(chat_generator)
         _print_outcome(console, run, window)
         _print_uncompacted(console, run, window)
     else:
@@ -154,8 +149,8 @@ def _table(*, show_header: bool = False) -> Table:
 def _print_step(console: Console, step: _Step, window: int) -> None:
     if step.removed:
         table = _table()
-        bar = _bar(console, step.tokens_before, window)
-        table.add_row("", "compaction", bar, f"{step.tokens_before:,}", style="bold yellow")
+        size = _bar(console, step.tokens_before, window)
+        table.add_row("", "compaction", size, f"{step.tokens_before:,}", style="bold yellow")
         console.print(table)
         console.print(Padding(Text(f"-  gone: {_gone(step)}", style="red"), (0, 0, 0, 4)))
         console.print(Padding(Text(f"=  stays: {_staying(step)}", style="green"), (0, 0, 0, 4)))
@@ -183,9 +178,7 @@ def _latest_move(step: _Step) -> str:
 
 
 def _bar(console: Console, tokens: int, window: int) -> Text:
-    full, empty = ("\u2588", "\u2591") if console.encoding.startswith("utf") else ("#", ".")
-    cells = min(round(_BAR_CELLS * tokens / window), _BAR_CELLS)
-    return Text(full * cells + empty * (_BAR_CELLS - cells), style="red" if tokens > window else "")
+    return bar(console, tokens / window, cells=_BAR_CELLS, style="red" if tokens > window else "")
 
 
 def _print_outcome(console: Console, run: _Run, window: int) -> None:

@@ -5,20 +5,27 @@
 """What a compaction would do to a transcript."""
 
 import math
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from haystack.dataclasses import ChatMessage
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from haystack_compaction.cli.console import fail, new_console, one_line
+from haystack_compaction.cli import options
+from haystack_compaction.cli.console import fail, new_console, one_line, print_json, several_lines, warnings_at_the_end
+from haystack_compaction.cli.html.conversation import conversation_view
+from haystack_compaction.cli.html.data import Fact, Line, Report
 from haystack_compaction.cli.message_rows import MessageRow, message_rows
-from haystack_compaction.cli.transcripts import Transcript, TranscriptError, check_writable, read_transcript
+from haystack_compaction.cli.transcripts import Transcript, TranscriptError
+from haystack_compaction.compaction_pass import changes_between
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
-from haystack_compaction.config import STRATEGIES, CompactionConfig
+from haystack_compaction.config import CompactionConfig
 from haystack_compaction.hook import CompactionHook
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.ledger import TokenLedger
@@ -26,28 +33,27 @@ from haystack_compaction.tokens.ledger import TokenLedger
 # A run of rows with the same fate is folded when it is longer than this, down to so many at each of its ends.
 _LONGEST_RUN = 40
 _RUN_ENDS = 3
+# How much of a note is shown unless all of it is wanted.
+_NOTE_LINES = 12
 
 _SIGNS = {"kept": "=", "removed": "-", "rewritten": "~", "added": "+"}
 _STYLES = {"kept": "", "removed": "red", "rewritten": "yellow", "added": "green"}
 
 
 def preview(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="A transcript: a JSON list of messages, an object with `messages`, or JSON lines, each message as "
-            "Haystack's ChatMessage.to_dict() or in OpenAI's chat format.",
-            show_default=False,
-        ),
-    ],
-    strategy: Annotated[str, typer.Option(help=f"How to compact: {', '.join(STRATEGIES)}.")] = "sliding_window",
+    file: options.TranscriptFile,
+    strategy: options.Strategy = "sliding_window",
     target_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="The size to compact to. Half of the present size when no size is given."),
     ] = None,
     context_window: Annotated[
-        int | None,
-        typer.Option(min=1, help="Compact as inside an Agent whose model has this window, instead of to a fixed size."),
+        str | None,
+        typer.Option(
+            metavar="TOKENS|MODEL",
+            help="Compact as inside an Agent whose model has this window, instead of to a fixed size: its size, or "
+            "with genai-prices installed the model's name.",
+        ),
     ] = None,
     compact_at: Annotated[
         float | None,
@@ -59,23 +65,26 @@ def preview(
         float | None,
         typer.Option(help="The share of the window to compact to, with --context-window. 0.4 if not given."),
     ] = None,
-    preserve_recent_turns: Annotated[
-        int, typer.Option(min=0, help="How many turns before the current task stay whatever the target.")
-    ] = 0,
-    drop_system_prompt: Annotated[
-        bool, typer.Option("--drop-system-prompt", help="Let the system messages at the start go, too.")
-    ] = False,
-    row: Annotated[
-        int | None, typer.Option(min=1, help="Which conversation, where the file holds several of them.")
-    ] = None,
+    preserve_recent_turns: options.PreserveRecentTurns = 0,
+    drop_system_prompt: options.DropSystemPrompt = False,
+    row: options.Row = None,
+    tools: options.ToolsFile = None,
     output: Annotated[
         Path | None,
         typer.Option(help="Write the compacted transcript to this file, in the format that it came in."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Let --output overwrite a file.")] = False,
     show_all: Annotated[
         bool, typer.Option("--all", help="Show every message; long runs are folded otherwise.")
     ] = False,
+    notes: Annotated[
+        bool,
+        typer.Option(
+            "--notes", help=f"Show all of the notes that are added; their first {_NOTE_LINES} lines otherwise."
+        ),
+    ] = False,
+    as_json: options.Json = False,
+    html: options.Html = None,
+    force: options.Force = False,
 ) -> None:
     """Show what a compaction would do to a transcript: what is kept, removed, rewritten and added."""
     if target_tokens is not None and context_window is not None:
@@ -85,48 +94,47 @@ def preview(
     }
     if shares and context_window is None:
         fail("--compact-at and --compact-to are shares of a window; give --context-window too")
-    transcript = _read(file, row=row)
-    if output is not None:
-        _check_output(output, force=force)
+    for written in (output, html):
+        options.require_writable(written, force=force)
+    transcript = options.transcript_in(file, row)
+    schemas = options.tools_of(transcript, tools)
     console = new_console()
-    options: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "strategy": strategy,
         "preserve_recent_turns": preserve_recent_turns,
         "preserve_system_prompt": not drop_system_prompt,
     }
     if context_window is not None:
-        options |= _window_options(context_window, shares)
+        settings |= _window_options(options.context_window_of(context_window), shares)
     elif target_tokens is None:
-        target_tokens = max(TokenLedger().count(transcript.messages) // 2, 1)
-        console.print(f"No size was given; the target is half of the present one: {target_tokens:,} tokens.\n")
+        target_tokens = max(TokenLedger().count(transcript.messages, schemas) // 2, 1)
+        if not as_json:
+            console.print(f"No size was given; the target is half of the present one: {target_tokens:,} tokens.\n")
     try:
-        compactor = CompactionConfig(**options).build_compactor()
+        compactor = CompactionConfig(**settings).build_compactor()
     except ValueError as error:
         fail(str(error))
-    result = compactor.run(messages=transcript.messages, target_tokens=target_tokens)
-    rows = message_rows(transcript.messages, result["messages"])
-    console.print(_table(rows, show_all=show_all))
-    _print_report(console, result["report"], trigger=context_window is not None)
+    with warnings_at_the_end():
+        result = compactor.run(messages=transcript.messages, target_tokens=target_tokens, tools=schemas or None)
+    messages, report = result["messages"], result["report"]
+    rows = message_rows(transcript.messages, messages)
+    if as_json:
+        print_json({"report": report.to_dict(), "messages": [asdict(row) for row in rows]})
+    else:
+        console.print(_table(rows, show_all=show_all))
+        _print_report(console, report, trigger=context_window is not None)
+        _print_notes(
+            console, changes_between(transcript.messages, messages).added, lines=None if notes else _NOTE_LINES
+        )
     if output is not None:
-        _write(transcript, result["messages"], output, force=force)
-        console.print(Text(f"Written to {one_line(str(output))}"), soft_wrap=True)
+        _write(transcript, messages, output, force=force)
+        if not as_json:
+            console.print(Text(f"Written to {one_line(str(output))}"), soft_wrap=True)
+    if html is not None:
+        options.write_report(html, _html_report(options.name_of(file), transcript.messages, messages, report))
 
 
-def _read(file: Path, *, row: int | None) -> Transcript:
-    try:
-        return read_transcript(file, row=row)
-    except TranscriptError as error:
-        fail(f"{file}: {error}")
-
-
-def _check_output(output: Path, *, force: bool) -> None:
-    try:
-        check_writable(output, force=force)
-    except TranscriptError as error:
-        fail(f"{output}: {error}")
-
-
-def _write(transcript: Transcript, messages: list[Any], output: Path, *, force: bool) -> None:
+def _write(transcript: Transcript, messages: list[ChatMessage], output: Path, *, force: bool) -> None:
     try:
         transcript.write(messages, output, force=force)
     except TranscriptError as error:
@@ -176,6 +184,17 @@ def _add_row(table: Table, row: MessageRow) -> None:
     table.add_row(number, _SIGNS[row.fate], row.role, Text(row.summary), tokens, style=_STYLES[row.fate])
 
 
+def _print_notes(console: Console, added: list[ChatMessage], *, lines: int | None) -> None:
+    """Show what the model will read in place of what is gone, no more than so many lines of each note."""
+    for message in added:
+        text = several_lines(message.text or "").splitlines()
+        console.print()
+        console.print(Text("+ note", style="bold green"))
+        console.print(Padding(Text("\n".join(text[:lines])), (0, 0, 0, 2)))
+        if lines is not None and len(text) > lines:
+            console.print(Text(f"  ... {len(text) - lines:,} more lines; --notes shows them", style="dim"))
+
+
 def _print_report(console: Console, report: CompactionReport, *, trigger: bool) -> None:
     kept = report.messages_before - report.removed_messages - report.rewritten_messages
     numbers = {
@@ -204,3 +223,22 @@ def _outcome(report: CompactionReport, *, trigger: bool) -> str:
     if report.reached_target and not trigger:
         return f"nothing to do: {report.tokens_before:,} tokens fit"
     return f"nothing would happen: {report.reason}"
+
+
+def _html_report(name: str, before: list[ChatMessage], after: list[ChatMessage], report: CompactionReport) -> Report:
+    share = report.tokens_after / max(report.tokens_before, 1)
+    return Report(
+        title="What a compaction would do",
+        subtitle=f"{name}, {report.strategy}",
+        facts=(
+            Fact("tokens before", report.tokens_before),
+            Fact("tokens after", report.tokens_after, f"{share:.0%}"),
+            Fact("target", report.target_tokens, "reached" if report.reached_target else report.reason or "missed"),
+            Fact("messages", report.messages_after, f"of {report.messages_before:,}"),
+        ),
+        views=(
+            conversation_view(
+                report.strategy, before, after, TokenLedger(), lines=[Line("target", report.target_tokens)]
+            ),
+        ),
+    )

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 from haystack.dataclasses import ChatMessage, TextContent, ToolCall, ToolCallResult
 
 from haystack_compaction.cli.openai_messages import OpenAIReader, to_openai
+
+#: The name that stands for the standard input.
+STANDARD_INPUT = "-"
 
 _INDENT = re.compile(r"\s*[\[{]\r?\n([ \t]+)\S")
 _FIRST_KEY = re.compile(r'"\s*:( ?)')
@@ -38,6 +42,11 @@ class Transcript:
     _convert: Callable[[ChatMessage], dict[str, Any]] = field(repr=False)
     _layout: "_Layout" = field(repr=False)
 
+    @property
+    def tools(self) -> Any:
+        """The tools that stand in the file beside the messages, as they stand there; None where there are none."""
+        return (self._layout.container or {}).get("tools")
+
     def write(self, messages: Sequence[ChatMessage], path: Path, *, force: bool = False) -> None:
         """
         Write a version of this conversation in the format that it came in.
@@ -54,10 +63,7 @@ class Transcript:
         items = [self._originals.get(id(message)) or self._convert(message) for message in messages]
         # A lone surrogate has no UTF-8, but Python's way to escape it is JSON's, too.
         data = self._layout.text_of(items).encode("utf-8", "backslashreplace")
-        try:
-            _replace_file(Path(os.path.realpath(path)), data)
-        except OSError as error:
-            raise TranscriptError(f"can't be written: {error.strerror or error}") from error
+        replace_file(path, data)
 
 
 @dataclass(frozen=True)
@@ -91,34 +97,90 @@ def read_transcript(path: Path, *, row: int | None = None) -> Transcript:
 
     :param path: A file with a list of messages, an object with such a list under "messages", or one message a line;
         each message as `ChatMessage.to_dict()` or in OpenAI's format. A file may hold several conversations, too.
+        `-` is the standard input.
     :param row: Which of several conversations to read, from 1 on.
     :returns: The transcript.
     :raises TranscriptError: If the file can't be read or a message is wrong.
     """
-    text = _text(path)
-    values, lines = _values(text)
-    conversation, one_message_a_line = _conversation(values, row=row, lines=lines)
-    container = conversation if isinstance(conversation, dict) else None
-    items = conversation if container is None else container["messages"]
-    if not isinstance(items, list):
-        raise TranscriptError("its `messages` are no list")
-    if not items:
-        raise TranscriptError("holds no messages")
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, dict):
-            raise TranscriptError(f"message {number}: is no object with a `role` and a `content`")
-    read, convert = (_from_haystack, ChatMessage.to_dict) if _is_haystack(items) else (OpenAIReader().read, to_openai)
-    messages = [_read_message(number, item, read) for number, item in enumerate(items, 1)]
-    indent, first_key = _INDENT.match(text), _FIRST_KEY.search(text)
-    layout = _Layout(
-        container=container,
-        lines=one_message_a_line,
-        indent=indent.group(1) if indent and not lines else None,
-        key_separator=":" + (first_key.group(1) if first_key else " "),
-        final_newline=text.endswith("\n"),
-    )
-    originals = {id(message): item for message, item in zip(messages, items, strict=True)}
-    return Transcript(messages, originals, convert, layout)
+    file = _File.read(path)
+    number = len(file.conversations)
+    if row is None and number > 1:
+        raise TranscriptError(f"holds {number} conversations; pick one with --row N, where N is 1 to {number}")
+    if row is not None and not 1 <= row <= number:
+        raise TranscriptError(f"has no row {row}; it holds {number} conversation(s)")
+    return file.transcript((row or 1) - 1)
+
+
+def read_transcripts(path: Path) -> list[Transcript]:
+    """
+    Read all conversations of a file.
+
+    :param path: See `read_transcript`.
+    :returns: The transcripts, at least one.
+    :raises TranscriptError: If the file can't be read or a message is wrong.
+    """
+    file = _File.read(path)
+    if len(file.conversations) == 1:
+        return [file.transcript(0)]
+    return [_in_row(number, file) for number in range(1, len(file.conversations) + 1)]
+
+
+def _in_row(number: int, file: "_File") -> Transcript:
+    try:
+        return file.transcript(number - 1)
+    except TranscriptError as error:
+        raise TranscriptError(f"row {number}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a file holds: conversations, each a list of messages or an object with such a list."""
+
+    text: str
+    conversations: list[Any]
+    #: Whether values stand in lines, and whether each of them is a message.
+    lines: bool
+    one_message_a_line: bool
+
+    @classmethod
+    def read(cls, path: Path) -> "_File":
+        text = _text(path)
+        values, lines = _values(text)
+        if isinstance(values, dict) and "messages" not in values and _is_message(values):
+            values, lines = [values], True
+        several = isinstance(values, list) and bool(values) and not _is_message(values[0])
+        conversations = values if several and any(map(_is_conversation, values)) else [values]
+        return cls(text, conversations, lines, lines and conversations is not values)
+
+    def transcript(self, index: int) -> Transcript:
+        conversation = self.conversations[index]
+        if not _is_conversation(conversation):
+            raise TranscriptError("holds no list of messages, and no object with such a list under `messages`")
+        container = conversation if isinstance(conversation, dict) else None
+        items = conversation if container is None else container["messages"]
+        if not isinstance(items, list):
+            raise TranscriptError("its `messages` are no list")
+        if not items:
+            raise TranscriptError("holds no messages")
+        for number, item in enumerate(items, 1):
+            if not isinstance(item, dict):
+                raise TranscriptError(f"message {number}: is no object with a `role` and a `content`")
+        read, convert = (
+            (_from_haystack, ChatMessage.to_dict) if _is_haystack(items) else (OpenAIReader().read, to_openai)
+        )
+        messages = [_read_message(number, item, read) for number, item in enumerate(items, 1)]
+        originals = {id(message): item for message, item in zip(messages, items, strict=True)}
+        return Transcript(messages, originals, convert, self._layout(container))
+
+    def _layout(self, container: Mapping[str, Any] | None) -> _Layout:
+        indent, first_key = _INDENT.match(self.text), _FIRST_KEY.search(self.text)
+        return _Layout(
+            container=container,
+            lines=self.one_message_a_line,
+            indent=indent.group(1) if indent and not self.lines else None,
+            key_separator=":" + (first_key.group(1) if first_key else " "),
+            final_newline=self.text.endswith("\n"),
+        )
 
 
 def check_writable(path: Path, *, force: bool) -> None:
@@ -142,7 +204,8 @@ def check_writable(path: Path, *, force: bool) -> None:
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path.read_bytes()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TranscriptError(f"is not UTF-8: byte {error.start + 1} can't be decoded") from error
     except OSError as error:
@@ -178,24 +241,6 @@ def _parsed(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TranscriptError(f"can't be read as JSON: {reason}") from error
-
-
-def _conversation(values: Any, *, row: int | None, lines: bool) -> tuple[list[Any] | dict[str, Any], bool]:
-    """The conversation to read, and whether its messages stand in lines."""
-    if isinstance(values, dict) and "messages" not in values and _is_message(values):
-        values, lines = [values], True
-    several = isinstance(values, list) and bool(values) and not _is_message(values[0])
-    conversations = values if several and any(map(_is_conversation, values)) else [values]
-    if row is None and len(conversations) > 1:
-        raise TranscriptError(
-            f"holds {len(conversations)} conversations; pick one with --row N, where N is 1 to {len(conversations)}"
-        )
-    if row is not None and not 1 <= row <= len(conversations):
-        raise TranscriptError(f"has no row {row}; it holds {len(conversations)} conversation(s)")
-    conversation = conversations[(row or 1) - 1]
-    if not isinstance(conversation, list) and not _is_conversation(conversation):
-        raise TranscriptError("holds no list of messages, and no object with such a list under `messages`")
-    return conversation, lines and conversations is not values
 
 
 def _is_conversation(value: Any) -> bool:
@@ -259,8 +304,21 @@ def _check_part(part: object) -> None:
             _check_part(nested)
 
 
-def _replace_file(path: Path, data: bytes) -> None:
-    """Write a file beside the other one first, so that a failure leaves everything as it was."""
+def replace_file(path: Path, data: bytes) -> None:
+    """
+    Write a file that appears complete or not at all.
+
+    :param path: The file. Where it is a link, what it leads to is written.
+    :param data: What to write.
+    :raises TranscriptError: If it can't be written. Then everything is as it was.
+    """
+    try:
+        _replace(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise TranscriptError(f"can't be written: {error.strerror or error}") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         unfinished.write_bytes(data)

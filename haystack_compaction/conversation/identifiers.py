@@ -17,6 +17,25 @@ _QUOTED = re.compile(rf"[{_QUOTES}][A-Za-z][A-Za-z0-9_.-]+[A-Za-z0-9_]")
 _QUOTED_NAME = re.compile(rf"[{_QUOTES}]([A-Za-z][A-Za-z0-9_.-]+[A-Za-z0-9_])[{_QUOTES}](?!:)")
 
 
+def identifiers_in(text: str) -> set[str]:
+    """
+    Return the exact things that a text names.
+
+    ### Usage example
+
+    ```python
+    from haystack_compaction.conversation.identifiers import identifiers_in
+
+    assert identifiers_in("Copy /srv/a.log of ORD-12345 to 'old'.") == {"/srv/a.log", "12345", "old"}
+    ```
+
+    :param text: Any text.
+    :returns: Their names, from the first digit, slash or at sign on.
+    """
+    names = set(_SIGNED.findall(text))
+    return names.union(_QUOTED_NAME.findall(text)) if _has_quotes(text) else names
+
+
 class IdentifierIndex:
     """
     When messages first and last named each exact thing.

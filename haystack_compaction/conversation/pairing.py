@@ -12,6 +12,7 @@ from haystack.dataclasses import ChatMessage, ChatRole, ToolCall, ToolCallResult
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY
 
 _MISSING_RESULT = "[No result of this call was recorded.]"
+_STAND_IN = {"strategy": "repair_tool_pairs"}
 
 
 def repair_tool_pairs(messages: Sequence[ChatMessage], *, keep_pending: bool = True) -> list[ChatMessage]:
@@ -83,6 +84,11 @@ def pairs_are_intact(messages: Sequence[ChatMessage], *, keep_pending: bool = Tr
         elif role is assistant:
             open_ids = [part.id for part in content if isinstance(part, ToolCall)]
     return not open_ids or (keep_pending and messages[-1].role is assistant)
+
+
+def stands_in(message: ChatMessage) -> bool:
+    """Whether `repair_tool_pairs` wrote the message, in place of a result that is missing."""
+    return bool(message.meta) and message.meta.get(COMPACTION_META_KEY) == _STAND_IN
 
 
 def answered_calls(message: ChatMessage, results: Sequence[ChatMessage]) -> list[int]:
@@ -158,5 +164,6 @@ def _pair(messages: Sequence[ChatMessage]) -> dict[int, _Batch]:
 
 
 def _missing_result(call: ToolCall) -> ChatMessage:
-    marker = {"strategy": "repair_tool_pairs"}
-    return ChatMessage.from_tool(_MISSING_RESULT, origin=call, error=True, meta={COMPACTION_META_KEY: marker})
+    return ChatMessage.from_tool(
+        _MISSING_RESULT, origin=call, error=True, meta={COMPACTION_META_KEY: dict(_STAND_IN)}
+    )

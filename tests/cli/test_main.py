@@ -5,6 +5,7 @@
 import subprocess
 import sys
 
+import commands
 import pytest
 
 import haystack_compaction
@@ -15,7 +16,7 @@ import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "{package}":
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+            raise {error}
 
 sys.meta_path.insert(0, Missing())
 from haystack_compaction.cli import main
@@ -32,19 +33,26 @@ def test_version() -> None:
     assert (done.returncode, done.stdout) == (0, f"haystack-compaction {haystack_compaction.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["preview", "--help"]])
-def test_help(arguments: list[str]) -> None:
-    done = run("-m", "haystack_compaction.cli", *arguments)
-    assert done.returncode == 0
-    assert "Usage" in done.stdout
+@pytest.mark.parametrize("command", ["demo", "preview", "compare", "inspect", "replay", "history", "export"])
+def test_help(command: str) -> None:
+    assert command in commands.run("--help").stdout
+    done = commands.run(command, "--help")
+    assert done.exit_code == 0
+    assert f" {command} [OPTIONS]" in done.stdout
 
 
-@pytest.mark.parametrize("package", ["typer", "rich"])
+@pytest.mark.parametrize("package", ["typer", "rich", "jinja2"])
 def test_without_its_extra_it_says_what_to_install(package: str) -> None:
-    done = run("-c", _WITHOUT.format(package=package))
+    error = 'ModuleNotFoundError("no such module", name=name)'
+    done = run("-c", _WITHOUT.format(package=package, error=error))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert 'pip install "haystack-compaction[cli]"' in done.stderr
+
+
+def test_ctrl_c_while_it_starts() -> None:
+    done = run("-c", _WITHOUT.format(package="rich", error="KeyboardInterrupt"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_the_package_does_not_import_what_only_the_command_line_needs() -> None:

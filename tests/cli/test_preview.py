@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from haystack.dataclasses import ChatMessage
+from samples import chat as chat_of
 from typer.testing import CliRunner
 
 from haystack_compaction.cli.app import app
@@ -191,6 +193,55 @@ def test_a_repaired_message_is_shown_as_rewritten(tmp_path: Path) -> None:
     assert [row[1] for row in table] == ["+", "-", "-", "=", "=", "~", "=", "="]
     assert table[5][0] == "5"
     assert " > " in table[5][2]
+
+
+def test_the_note_is_shown_in_full_where_it_is_wanted(tmp_path: Path) -> None:
+    words = ["anchor", "buoy", "canvas", "deck", "engine", "fender", "galley", "hatch", "island", "jetty", "keel"]
+    rules = [ChatMessage.from_user(f"Never leave the {word} to anybody but {word[::-1].title()}.") for word in words]
+    path = commands.write(tmp_path / "rules.jsonl", [*rules, *chat_of(20)])
+    arguments = [path, "--target-tokens", 600, "--strategy", "summarize_older"]
+    run(*arguments, "--output", tmp_path / "out.json")
+    note = json.loads((tmp_path / "out.json").read_text())["messages"][0]["content"][0]["text"]
+    lines = note.splitlines()
+    assert len(lines) > 12
+    output = run(*arguments, width=400).stdout
+    assert f"... {len(lines) - 12} more lines; --notes shows them" in output
+    shown = [line.strip() for line in run(*arguments, "--notes", width=400).stdout.splitlines()]
+    assert shown[-len(lines) :] == lines
+
+
+def test_the_standard_input(chat: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["preview", "-", "--output", str(tmp_path / "out.json")], input=chat.read_text())
+    assert result.exit_code == 0
+    assert json.loads((tmp_path / "out.json").read_text())["model"] == "m"
+
+
+def test_json(chat: Path) -> None:
+    data = json.loads(run(chat, "--target-tokens", 400, "--json").stdout)
+    assert data["report"]["target_tokens"] == 400
+    fates = [message["fate"] for message in data["messages"]]
+    assert fates.count("removed") == data["report"]["removed_messages"] > 0
+    assert fates.count("added") == 1
+
+
+def test_schemas_of_tools_take_room(tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    sizes = []
+    for tools in ([], commands.TOOLS):
+        path.write_text(json.dumps({"messages": CHAT, "tools": tools}))
+        sizes.append(json.loads(run(path, "--target-tokens", 1000, "--json").stdout)["report"]["tokens_before"])
+    assert sizes[0] < sizes[1]
+    path.write_text(json.dumps({"messages": CHAT, "tools": [{}]}))
+    assert "the `tools` of the transcript: tool 1: has no `name`" in error_of(path)
+
+
+def test_a_report_for_the_browser(chat: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert run(chat, "--target-tokens", 400, "--html", report).exit_code == 0
+    page = report.read_text()
+    assert "What a compaction would do" in page
+    assert "What happened on day 30?" in page
+    assert "--force" in error_of(chat, "--html", report)
 
 
 def test_the_real_program(chat: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 
+import io
 import json
 import os
 import stat
@@ -13,7 +14,7 @@ from haystack.dataclasses import ChatMessage, ImageContent, ToolCall
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haystack_compaction.cli.transcripts import Transcript, TranscriptError, read_transcript
+from haystack_compaction.cli.transcripts import Transcript, TranscriptError, read_transcript, read_transcripts
 
 
 def openai_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
@@ -294,3 +295,24 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch:
         transcript.write(transcript.messages[:1], path, force=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["chat.json"]
     assert json.loads(path.read_text()) == OPENAI
+
+
+def test_all_conversations_of_a_file(tmp_path: Path) -> None:
+    rows = [{"messages": OPENAI}, {"messages": HAYSTACK}, HAYSTACK]
+    several = write(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert [len(transcript.messages) for transcript in read_transcripts(several)] == [9, 5, 5]
+    one = write(tmp_path, json.dumps(OPENAI))
+    assert [len(transcript.messages) for transcript in read_transcripts(one)] == [9]
+    bad = write(tmp_path, json.dumps([{"messages": OPENAI}, {"messages": [{"role": "user"}]}]))
+    with pytest.raises(TranscriptError, match="row 2: message 1: has no `content`"):
+        read_transcripts(bad)
+
+
+def test_tools_beside_the_messages(tmp_path: Path) -> None:
+    assert read_transcript(write(tmp_path, json.dumps({"messages": OPENAI, "tools": [1]}))).tools == [1]
+    assert read_transcript(write(tmp_path, json.dumps(OPENAI))).tools is None
+
+
+def test_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(HAYSTACK).encode())))
+    assert len(read_transcript(Path("-")).messages) == 5
