@@ -28,6 +28,9 @@ Rewriting: TypeAlias = Generator[list[Prompt], list[Reply], list[ChatMessage] | 
 
 _MAX_WORKERS = 8
 
+# Ctrl-C can be missed in the moment in which a wait begins, so that it begins anew after so many seconds.
+_LONGEST_WAIT = 0.5
+
 
 class ModelCaller:
     """
@@ -71,7 +74,8 @@ class ModelCaller:
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(max(deadline - time.monotonic(), 0))
+            while worker.is_alive() and (left := deadline - time.monotonic()) > 0:
+                worker.join(min(left, _LONGEST_WAIT))
         return _recorded(list(replies))
 
     async def ask_async(self, prompts: list[Prompt]) -> list[Reply]:
