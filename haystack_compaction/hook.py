@@ -53,9 +53,9 @@ class CompactionHook:
     and corrects its estimate by the usage that the provider reported. At `compact_at` of the window it hands the
     conversation to the compactor, to bring it down to `compact_to`. When that is not enough, because the newest
     messages alone are too large, say, the largest contents are shortened. A compaction that did not help is not tried
-    again until the conversation has grown. Nothing in the hook ends a run, unless what may not be touched is larger than
-    the window: then no request could succeed, and the error says which message is too large. Or unless it was asked to,
-    by `raise_on_failure` of a summarizer or `on_archive_failure`.
+    again until the conversation has grown. Nothing in the hook ends a run, unless what may not be touched is larger
+    than the window: then no request could succeed, and the error says which message is too large. Or unless it was
+    asked to, by `raise_on_failure` of a summarizer or `on_archive_failure`.
 
     One hook may serve any number of runs at the same time, in threads and on event loops.
 
