@@ -10,13 +10,16 @@ Run `python benchmarks/fidelity.py`. `docs/fidelity.md` has the results and says
 
 import argparse
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 from fidelity_data_traffic import LANGUAGES, STYLES, Fact, Planted, Transcripts, planted
+from haystack import component
 from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.hooks.compaction import SlidingWindowCompactor as HaystackSlidingWindow
@@ -37,6 +40,10 @@ from haystack_compaction.tokens.estimate import EstimateTokenCounter
 
 COUNTER = EstimateTokenCounter()
 BUDGETS = (0.1, 0.2, 0.3)
+# What is kept without being chosen, and what need not be, are told apart from the facts that are to be found.
+NO_FACTS = ("decoy", "pinned")
+FORGETFUL = "forgetful"
+_PLAIN_WORD = re.compile(r"(?<![\w/.@-])[^\W\d_]{3,}(?![\w/@-]|\.\w)")
 
 #: Compacts messages to so many tokens.
 Strategy = Callable[[list[ChatMessage], int], list[ChatMessage]]
@@ -86,6 +93,18 @@ def digest(messages: list[ChatMessage], target_tokens: int) -> list[ChatMessage]
     return [*messages[: conversation.head_end], note, *new]
 
 
+@component
+class Forgetful:
+    """Stands in for a model: its summaries are some plain words of what it is shown, without any value among them."""
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(self, messages: list[ChatMessage]) -> dict[str, list[ChatMessage]]:
+        """Summarize, after a fashion."""
+        words = [word[:8] for word in _PLAIN_WORD.findall(messages[-1].text or "")]
+        some = Random(len(words)).sample(words, min(len(words), 20))
+        return {"replies": [ChatMessage.from_assistant(f"## Work done\n- In short: {' '.join(some)}.")]}
+
+
 def keep_last(messages: list[ChatMessage], target_tokens: int) -> list[ChatMessage]:
     """The newest messages that fit."""
     kept: list[ChatMessage] = []
@@ -109,9 +128,10 @@ def _strategies(model: str | None) -> dict[str, Strategy]:
     ):
         strategies[compactor.strategy] = _of(compactor)
     if model is not None:
-        strategies["summarization with a model"] = _of(SummarizationCompactor(OpenAIChatGenerator(model=model)))
-        strategies["hybrid with a model"] = _of(HybridCompactor(chat_generator=OpenAIChatGenerator(model=model)))
-        strategies["haystack summarizer"] = _of(HaystackSummarization(chat_generator=OpenAIChatGenerator(model=model)))
+        generator = Forgetful() if model == FORGETFUL else OpenAIChatGenerator(model=model)
+        strategies["summarization with a model"] = _of(SummarizationCompactor(generator))
+        strategies["hybrid with a model"] = _of(HybridCompactor(chat_generator=generator))
+        strategies["haystack summarizer"] = _of(HaystackSummarization(chat_generator=generator))
     strategies["haystack window"] = _of(HaystackSlidingWindow())
     strategies["haystack pruning"] = _of(HaystackToolResultPruning())
     with suppress(ImportError):
@@ -237,18 +257,19 @@ def _print_table(results: list[dict[str, object]], by: str, names: list[str], ro
         + " | ".join(f"facts at {b:.0%}" for b in BUDGETS)
         + " | "
         + " | ".join(f"corrections at {b:.0%}" for b in BUDGETS)
-        + " | decoys at 20% | over budget | used | s |"
+        + " | pinned | decoys at 20% | over budget | used | s |"
     )
-    print("|---" * 12 + "|")
+    print("|---" * 13 + "|")
     for name in names:
         for number in rounds:
             rows = [o for o in results if o[by] == name and o["round"] == number]
-            facts = [o for o in rows if o["kind"] != "decoy"]
+            facts = [o for o in rows if o["kind"] not in NO_FACTS]
             corrections = [o for o in rows if o["kind"] == "correction"]
             decoys = [o for o in rows if o["kind"] == "decoy" and o["budget"] == 0.2]
             cells = [_share([o for o in facts if o["budget"] == b]) for b in BUDGETS]
             cells += [_share([o for o in corrections if o["budget"] == b], "resolved") for b in BUDGETS]
             cells += [
+                _share([o for o in rows if o["kind"] == "pinned"]),
                 _share(decoys),
                 _share(rows, "exceeded"),
                 f"{sum(o['used'] for o in rows) / max(len(rows), 1):.2f}",
@@ -259,7 +280,7 @@ def _print_table(results: list[dict[str, object]], by: str, names: list[str], ro
 
 def _print_details(results: list[dict[str, object]], names: list[str], number: int) -> None:
     """By kind, by position, by language and by style, after the last round."""
-    facts = [o for o in results if o["kind"] != "decoy" and o["round"] == number]
+    facts = [o for o in results if o["kind"] not in NO_FACTS and o["round"] == number]
     for name in names:
         print(f"\n{name}, {number} rounds, facts at " + " / ".join(f"{b:.0%}" for b in BUDGETS))
         for by in ("kind", "position", "language", "style", "size"):
@@ -280,7 +301,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--language", nargs="+", default=list(LANGUAGES))
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 3, 5])
     parser.add_argument("--strategy", nargs="+")
-    parser.add_argument("--model", help="also run the summarizers, with this model of an OpenAI-compatible server")
+    parser.add_argument(
+        "--model",
+        help="also run the summarizers, with this model of the server at OPENAI_BASE_URL; "
+        f'"{FORGETFUL}" for a stand-in whose summaries name nothing',
+    )
     parser.add_argument("--development", action="store_true", help="use the phrasings that are not held out")
     parser.add_argument("--detail", action="store_true", help="also by kind, position, language, style and size")
     return parser.parse_args()

@@ -15,8 +15,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fidelity_data import DECOYS, KINDS
+from fidelity_data import DECOYS, KINDS, RULES
 from haystack.dataclasses import ChatMessage, ChatRole, ToolCall
+
+from haystack_compaction import pin
 
 LANGUAGES = ("en", "de", "zh")
 POSITIONS = {"top": (0.02, 0.15), "middle": (0.4, 0.6), "end": (0.78, 0.9)}
@@ -58,7 +60,7 @@ class Fact:
     """
     Something that was planted.
 
-    :param kind: One of the kinds, or "decoy".
+    :param kind: One of the kinds, "decoy", or "pinned".
     :param position: "top", "middle" or "end".
     :param keys: The strings that must survive, all of them.
     :param stale: The value that a correction took the place of, empty for other kinds.
@@ -150,7 +152,7 @@ def planted(
     seed: int, *, language: str, style: str, make_traffic: "MakeTraffic", size: int, held_out: bool, rounds: int
 ) -> Planted:
     """
-    Make a conversation with one fact of each kind at each position, and decoys.
+    Make a conversation with one fact of each kind at each position, decoys, and a pinned rule at one of the positions.
 
     :param seed: Whatever is random follows from it.
     :param language: One of `LANGUAGES`.
@@ -165,6 +167,7 @@ def planted(
     values = Values(random, language)
     # No phrasing comes twice in a conversation: the second would read like a correction of the first.
     phrasings = {kind: random.sample(some[language][held_out::2], len(POSITIONS)) for kind, some in KINDS.items()}
+    pinned = next(rule for rule in RULES[language][held_out::2] if rule not in phrasings["rule"])
     decoys = random.sample(DECOYS[language], min(len(DECOYS[language]), 3 * len(POSITIONS)))
     traffic = make_traffic(random, language)
     result = Planted(traffic.messages(size), [])
@@ -175,14 +178,14 @@ def planted(
             if kind == "correction":
                 _plant_correction(result, random, values, position, place, phrasings[kind].pop())
                 continue
-            text, keys = _drawn(values, phrasings[kind].pop())
+            text, keys = drawn(values, phrasings[kind].pop())
             speaker = {"tool_result": "tool", "rule": "user", "preference": "user"}.get(kind) or random.choice(
                 ["user", "assistant", "user"]
             )
             _say(result.messages, random, speaker, text, place)
             result.facts.append(Fact(kind, position, keys))
         for _ in range(min(3, len(decoys))):
-            text, _keys = _drawn(values, decoys.pop())
+            text, _keys = drawn(values, decoys.pop())
             _say(
                 result.messages,
                 random,
@@ -191,10 +194,16 @@ def planted(
                 int(random.uniform(low, high) * size),
             )
             result.facts.append(Fact("decoy", position, [text]))
+    # Last, so that all else is what it would be without it.
+    position, (low, _high) = list(POSITIONS.items())[seed % len(POSITIONS)]
+    text, keys = drawn(values, pinned)
+    _say_pinned(result.messages, text, int(low * size))
+    result.facts.append(Fact("pinned", position, keys))
     return result
 
 
-def _drawn(values: Values, phrasing: str) -> tuple[str, list[str]]:
+def drawn(values: Values, phrasing: str) -> tuple[str, list[str]]:
+    """The phrasing with values drawn for its slots, and the parts of it that must survive."""
     return filled(phrasing, {slot: values.draw(slot) for slot in _slots(phrasing)})
 
 
@@ -232,6 +241,12 @@ def _say(messages: list[ChatMessage], random: Random, speaker: str, text: str, p
     candidates = [index for index, role in enumerate(roles) if role == speaker and index != last_user]
     index = min(candidates, key=lambda index: (abs(index - place), index))
     messages[index] = _with_text(messages[index], text, random)
+
+
+def _say_pinned(messages: list[ChatMessage], text: str, place: int) -> None:
+    """Put a pinned message of the user in front of the one that is nearest to a place."""
+    candidates = [index for index, message in enumerate(messages) if message.is_from(ChatRole.USER)]
+    messages.insert(min(candidates, key=lambda index: (abs(index - place), index)), pin(ChatMessage.from_user(text)))
 
 
 def _with_text(message: ChatMessage, text: str, random: Random) -> ChatMessage:

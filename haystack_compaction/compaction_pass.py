@@ -318,7 +318,11 @@ def _by_gap(messages: Sequence[ChatMessage], kept: Sequence[bool]) -> dict[int, 
 
 def _versions(before: list[ChatMessage], after: list[ChatMessage]) -> list[tuple[ChatMessage | None, ChatMessage]]:
     """Each message that is new in a gap with the one it is a version of, None where there is no such."""
-    candidates = [(_shape(message), message) for message in before if not is_note(message)]
+    # Mostly what is new is a note, and of another role than what went.
+    roles = {message._role for message in after}
+    candidates = [(_shape(message), message) for message in before if message._role in roles and not is_note(message)]
+    if not candidates:
+        return [(None, message) for message in after]
     versions = [(_shape(message), message) for message in after if not is_note(message)]
     originals: dict[int, ChatMessage] = {}
     if [shape for shape, _ in candidates] == [shape for shape, _ in versions]:

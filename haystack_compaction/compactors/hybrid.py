@@ -17,18 +17,19 @@ from haystack.token_counters import TokenCounter
 from haystack_compaction.compaction_pass import (
     CompactionPass,
     Outcome,
-    changes_between,
     run_passes,
     run_passes_async,
 )
 from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.selective_pruning import SelectivePruningCompactor
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
-from haystack_compaction.compactors.summarization import SummarizationCompactor, read, text_counter
+from haystack_compaction.compactors.summarization import SummarizationCompactor
+from haystack_compaction.compactors.summary_draft import read, text_counter
 from haystack_compaction.conversation.notes import is_omission_note, pin, summary_note, written_by
 from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.conversation.tool_steps import older_tool_steps, tool_steps
 from haystack_compaction.pass_context import current_pass
-from haystack_compaction.salience.digest import digest_of
+from haystack_compaction.salience.digest import digest_of, room_for_digest
 from haystack_compaction.tokens.ledger import TokenLedger
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class HybridCompactor(Compactor):
     """
 
     strategy = "hybrid"
+
+    # A request is paid for at every step. What this strategy writes of the rest makes a small one enough, see
+    # `benchmarks/bill.py`.
+    compact_to = 0.2
 
     def __init__(
         self,
@@ -145,10 +150,12 @@ class HybridCompactor(Compactor):
     ) -> Generator[CompactionPass, Outcome, list[ChatMessage] | None]:
         """The passes of the stages that are due, one after the other; is sent what each of them came to."""
         ledger, context = ledger.calibrated(messages), current_pass()
-        current = [pin(message) if keep else message for message, keep in self._marked_to_keep(messages)]
+        current = self._with_newest_turns_pinned(messages)
         # What a stage of ours removes without a word, the summary still tells. Others may have told it already.
         original = current if self.compactors is None else []
         originals = {id(marked): message for marked, message in zip(current, messages, strict=True)}
+        conversation = Conversation(current)
+        task = None if conversation.task_index is None else current[conversation.task_index]
         for stage in self._stages:
             if not ledger.exceeds(current, target_tokens):
                 break
@@ -158,6 +165,8 @@ class HybridCompactor(Compactor):
                 current,
                 target,
                 ledger,
+                # Once calls are gone, a reminder can look like a task.
+                task=task,
                 pins=[self.pinned] if self.pinned else (),
                 context_window=context.context_window,
                 original=original,
@@ -166,14 +175,14 @@ class HybridCompactor(Compactor):
         compacted = [originals.get(id(message), message) for message in current]
         return compacted if ledger.is_smaller(compacted, messages) else None
 
-    def _marked_to_keep(self, messages: list[ChatMessage]) -> list[tuple[ChatMessage, bool]]:
-        """Each message, and whether it belongs to the newest turns, which no stage may touch."""
+    def _with_newest_turns_pinned(self, messages: list[ChatMessage]) -> list[ChatMessage]:
+        """The messages, pinned where they belong to the newest turns, which no stage may touch."""
         if self.preserve_recent_turns == 0:
-            return [(message, False) for message in messages]
+            return messages
         conversation = Conversation(messages)
         newest = conversation.turns[-self.preserve_recent_turns :]
         keep = {index for turn in newest for index in turn if index not in conversation.notes}
-        return [(message, index in keep) for index, message in enumerate(messages)]
+        return [pin(message) if index in keep else message for index, message in enumerate(messages)]
 
 
 @dataclass(frozen=True)
@@ -201,70 +210,107 @@ class _PruningWithDigest(SelectivePruningCompactor):
         """
         messages = conversation.messages
         # An earlier digest gives way: what it says competes with what is removed now.
-        earlier = [
-            messages[index]
+        earlier = {
+            index
             for index in conversation.foldable_notes(omission_notes=False)
             if written_by(messages[index]) == self.strategy
-        ]
-        given_up = set(map(id, earlier))
-        rest = [message for message in messages if id(message) not in given_up]
-        excess = ledger.count(messages) - target_tokens
-        for_digest = min(excess // _PRUNED_TO_DIGEST + ledger.count(earlier), target_tokens // 2)
-        pruned = SelectivePruningCompactor.rewrite(self, Conversation(rest), target_tokens - for_digest, ledger)
-        if pruned is None or ledger.exceeds(pruned, target_tokens):
+        }
+        rest = conversation
+        if earlier:
+            rest = Conversation([message for index, message in enumerate(messages) if index not in earlier])
+        told = earlier | self._prunable(conversation)
+        room = (ledger.count(messages) - target_tokens) // _PRUNED_TO_DIGEST
+        room = min(room + ledger.count([messages[index] for index in earlier]), target_tokens // 2)
+        if ledger.exceeds([message for index, message in enumerate(messages) if index not in told], target_tokens):
             # What is summarized next tells it all.
-            return pruned
-        return self._with_digest(conversation, pruned, earlier, target_tokens, for_digest, ledger)
-
-    def _with_digest(
-        self,
-        conversation: Conversation,
-        pruned: list[ChatMessage],
-        earlier: list[ChatMessage],
-        target_tokens: int,
-        for_digest: int,
-        ledger: TokenLedger,
-    ) -> list[ChatMessage]:
-        """The pruned conversation, with a digest of what it lost in place of the note."""
-        messages = conversation.messages
+            return SelectivePruningCompactor.rewrite(self, rest, target_tokens - room, ledger)
         reading = read(conversation)
-        stale = {id(messages[index]) for index in reading.stale_messages}
-        turns = Conversation(pruned).removable_turns(preserve_recent_turns=self.preserve_recent_turns)
-        gone = {index for turn in turns if any(id(pruned[index]) in stale for index in turn) for index in turn}
-        kept = [message for index, message in enumerate(pruned) if index not in gone]
-        changes = changes_between(messages, kept)
-        removed, added = set(map(id, changes.removed)), set(map(id, changes.added))
-        place = next(index for index, message in enumerate(kept) if id(message) in added and is_omission_note(message))
-        task = conversation.task_index
-        in_task = task is not None and any(message is messages[task] for message in kept[:place])
-
-        def with_note(text: str) -> list[ChatMessage]:
-            note = summary_note(
-                text,
-                strategy=self.strategy,
-                removed_messages=len(gone),
-                kept_messages=len(kept) - 1,
-                scope="task" if in_task else "history",
-                folded=[kept[place], *earlier],
-            )
-            return [*kept[:place], note, *kept[place + 1 :]]
-
-        budget = target_tokens - ledger.count(with_note(""))
-        if budget < for_digest <= ledger.count(self._left_to_summarize(Conversation(kept), in_task=in_task)):
+        count_text = text_counter(ledger)
+        # Room that even a digest of all would leave unused is for results.
+        room = room_for_digest(reading, told, budget_tokens=room, count_text=count_text)
+        pruned = SelectivePruningCompactor.rewrite(self, rest, target_tokens - room, ledger)
+        if pruned is None or ledger.exceeds(pruned, target_tokens):
+            return pruned
+        kept = self._without_stale_turns(pruned, [messages[index] for index in reading.stale_messages])
+        noted = _Noted(conversation, kept, earlier, removed_messages=len(pruned) - len(kept))
+        budget = target_tokens - ledger.count(noted.messages(""))
+        if 2 * budget < room <= ledger.count(self._left_to_summarize(kept, in_task=noted.is_in_task)):
             # Too little for what there is to tell: the digest outgrows the target, and the rest is summarized with it.
-            budget = for_digest
-        digest = digest_of(
-            reading,
-            [index for index, message in enumerate(messages) if id(message) in removed],
-            budget_tokens=budget,
-            count_text=text_counter(ledger),
-        )
-        return with_note(digest) if digest else pruned
+            budget = room
+        digest = digest_of(reading, noted.removed, budget_tokens=budget, count_text=count_text)
+        return noted.messages(digest) if digest else pruned
 
-    def _left_to_summarize(self, conversation: Conversation, *, in_task: bool) -> list[ChatMessage]:
+    def _prunable(self, conversation: Conversation) -> set[int]:
+        """The indexes of the messages that may go, or most of which may."""
+        steps = older_tool_steps(
+            conversation,
+            tool_steps(conversation),
+            min_keep_steps=self.min_keep_steps,
+            preserve_recent_turns=self.preserve_recent_turns,
+        )
+        return {index for step in steps for index in (step.assistant, *step.results)}
+
+    def _without_stale_turns(self, pruned: list[ChatMessage], stale: list[ChatMessage]) -> list[ChatMessage]:
+        """The pruned conversation without the turns in which something was said that was put right later."""
+        if not stale:
+            return pruned
+        ids = set(map(id, stale))
+        turns = Conversation(pruned).removable_turns(preserve_recent_turns=self.preserve_recent_turns)
+        gone = {index for turn in turns if any(id(pruned[index]) in ids for index in turn) for index in turn}
+        return [message for index, message in enumerate(pruned) if index not in gone]
+
+    def _left_to_summarize(self, kept: list[ChatMessage], *, in_task: bool) -> list[ChatMessage]:
         """What a later stage can summarize together with the note."""
+        conversation = Conversation(kept)
         if in_task:
             units = conversation.removable_steps(min_keep_steps=self.min_keep_steps)
         else:
             units = conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns)
-        return [conversation.messages[index] for unit in units for index in unit]
+        return [kept[index] for unit in units for index in unit]
+
+
+class _Noted:
+    """
+    A conversation after pruning, in which a digest takes the place of the note about what was removed.
+
+    :param conversation: The conversation before.
+    :param kept: The conversation after, with the note.
+    :param earlier: The indexes of earlier digests, which this one takes the place of.
+    :param removed_messages: How many messages went that the note does not count yet.
+    """
+
+    def __init__(
+        self, conversation: Conversation, kept: list[ChatMessage], earlier: set[int], *, removed_messages: int
+    ) -> None:
+        self._kept = kept
+        self._removed_messages = removed_messages
+        before, left = conversation.messages, set(map(id, kept))
+        ids = set(map(id, before))
+        added = [message for message in kept if id(message) not in ids]
+        note = next(message for message in added if is_omission_note(message))
+        self._place = next(position for position, message in enumerate(kept) if message is note)
+        self._folded = [note, *(before[index] for index in sorted(earlier))]
+        #: Whether the note is about steps of the current task.
+        self.is_in_task = conversation.task_index is not None and any(
+            message is before[conversation.task_index] for message in kept[: self._place]
+        )
+        # A message that lost its calls keeps its text, which needs no telling.
+        rewritten = {id(part) for message in added for part in message._content}
+        #: The indexes of the messages that went.
+        self.removed = [
+            index
+            for index, message in enumerate(before)
+            if id(message) not in left and rewritten.isdisjoint(map(id, message._content))
+        ]
+
+    def messages(self, text: str) -> list[ChatMessage]:
+        """The conversation with a text in place of the note."""
+        note = summary_note(
+            text,
+            strategy=_PruningWithDigest.strategy,
+            removed_messages=self._removed_messages,
+            kept_messages=len(self._kept) - 1,
+            scope="task" if self.is_in_task else "history",
+            folded=self._folded,
+        )
+        return [*self._kept[: self._place], note, *self._kept[self._place + 1 :]]

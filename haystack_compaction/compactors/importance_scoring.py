@@ -16,21 +16,23 @@ from haystack.utils.callable_serialization import deserialize_callable, serializ
 from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
 from haystack_compaction.compactors.model_calls import ModelCaller, Prompt, Reply, Rewriting
 from haystack_compaction.compactors.model_scores import ModelScores
+from haystack_compaction.compactors.ranking import Ranking, openers, openers_last
 from haystack_compaction.compactors.removal import DEFAULT_OMISSION_NOTE, Removal
+from haystack_compaction.compactors.summary_draft import text_counter
 from haystack_compaction.conversation.notes import written_by
 from haystack_compaction.conversation.structure import Conversation
-from haystack_compaction.salience.digest import digest_of
+from haystack_compaction.salience.digest import digest_of, room_for_digest
 from haystack_compaction.salience.reading import Reading
 from haystack_compaction.salience.units import score_units
-from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_count_text = EstimateTokenCounter().count_text
-
 _TASK_CHARACTERS = 1000
+
+# So many times a digest is written for it to fit.
+_ATTEMPTS = 3
 
 #: Scores units, each a list of messages: one number from 0 to 1 for each unit.
 Scorer = Callable[[list[list[ChatMessage]]], list[float]]
@@ -42,9 +44,9 @@ class ImportanceScoringCompactor(Compactor):
     Scores turns and steps from 0 to 1, and keeps the best.
 
     A unit is a turn of the history or a step of the current task; it is kept or removed whole. Without a `threshold`,
-    units go in the order of their score, lowest first, until the rest fits the target. With one, a pass removes exactly
-    the units that score below it. A note tells how much is gone; where the built-in scorer removes by rank it is a
-    digest, which also tells what was said there.
+    the best that fit the target are kept, by rank; one that is too large leaves its room to worse ones. With one, a
+    pass removes exactly the units that score below it. A note tells how much is gone; where the built-in scorer removes
+    by rank it is a digest, which also tells what was said there.
 
     Who scores: the `scorer` if there is one, else the `chat_generator`, else a built-in scorer that looks for rules,
     decisions, exact values and what later messages come back to (`docs/fidelity.md` describes it). The built-in scorer
@@ -75,12 +77,17 @@ class ImportanceScoringCompactor(Compactor):
     :param omission_note: The text of the note, from the user's role, that stands where messages were removed.
         `{num_removed}` is replaced by their number, those of earlier passes included. None removes silently.
     :param digest_share: The share of the room beside what must stay, from 0 to 1, that is set apart for a digest of
-        what was removed, which then takes the place of the note. Only where the built-in scorer removes by rank.
+        what was removed, as far as that has a use for it; it then takes the place of the note. Only where the built-in
+        scorer removes by rank.
     :param options: The options that every compactor takes, see `Compactor`.
     :raises ValueError: If an option is out of its range, or both `chat_generator` and `scorer` are given.
     """
 
     strategy = "importance_scoring"
+
+    # A request is paid for at every step. What this strategy writes of the rest makes a small one enough, see
+    # `benchmarks/bill.py`.
+    compact_to = 0.2
 
     def __init__(
         self,
@@ -134,7 +141,7 @@ class ImportanceScoringCompactor(Compactor):
         ]
         read = cache(lambda: Reading(conversation.messages, task_text=_task_text(conversation)))
         built_in = partial(_built_in_scores, conversation, units, read, ledger)
-        scores = _openers_last(units, (yield from self._scores(conversation, units, built_in)))
+        scores = openers_last(units, (yield from self._scores(conversation, units, built_in)))
         removal = Removal(conversation, self.omission_note, self.strategy)
         if self.threshold is not None:
             below = {
@@ -145,9 +152,10 @@ class ImportanceScoringCompactor(Compactor):
         removals = removal.with_head_and_summaries(by_rank, preserve_system_prompt=self.preserve_system_prompt)
         if not removals:
             return None
+        ranking = Ranking(removal, removals, openers(units), ledger)
         if self.omission_note is not None and self.scorer is None and self.chat_generator is None:
-            return self._with_digest(conversation, read(), removals, removal, target_tokens, ledger)
-        return removal.without(removal.fewest(removals, target_tokens, ledger))
+            return self._with_digest(ranking, read(), target_tokens)
+        return removal.without(ranking.worst(target_tokens))
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -192,52 +200,35 @@ class ImportanceScoringCompactor(Compactor):
             return known
         return [own if score is None else score for score, own in zip(scores, built_in(), strict=True)]
 
-    def _with_digest(
-        self,
-        conversation: Conversation,
-        reading: Reading,
-        removals: list[list[int]],
-        removal: Removal,
-        target_tokens: int,
-        ledger: TokenLedger,
-    ) -> list[ChatMessage]:
-        """The conversation without the fewest removals that leave room for a digest of them, and with that digest."""
-        messages = conversation.messages
-        notes = set(conversation.notes)
+    def _with_digest(self, ranking: Ranking, reading: Reading, target_tokens: int) -> list[ChatMessage]:
+        """The conversation without the units that leave room for the best and a digest of the others, and with that."""
+        removal, ledger = ranking.removal, ranking.ledger
+        conversation = removal.conversation
         # A digest of an earlier pass always gives way: what it says competes with what this pass removes.
-        earlier = [index for index in notes - conversation.protected if written_by(messages[index]) == self.strategy]
-        removals = [unit for unit in removals if unit[0] not in earlier]
-        target_beside_earlier = target_tokens + ledger.count([messages[index] for index in earlier])
-        removable = ledger.count([messages[index] for unit in removals for index in unit])
-        room = max(target_beside_earlier - ledger.count(messages) + removable, 0)
-        gone = removal.fewest(removals, target_beside_earlier - int(self.digest_share * room), ledger).union(earlier)
-        told = gone.union(conversation.foldable_notes(omission_notes=True))
-        digest = digest_of(
-            reading,
-            told,
-            budget_tokens=target_tokens - ledger.count(removal.without(gone, told=" ")),
-            count_text=getattr(ledger.token_counter, "count_text", _count_text),
-        )
-        with_digest = removal.without(gone, told=digest)
-        # A counter that is only asked for whole conversations may say more than the estimate promised.
-        return removal.without(gone) if ledger.exceeds(with_digest, target_tokens) else with_digest
-
-
-def _openers_last(units: list[list[int]], scores: list[float]) -> list[float]:
-    """
-    Scores by which no step goes before those that need it.
-
-    `Conversation.removable_steps` lists a step that opens a tool loop with reasoning after the steps that follow it in
-    the loop. So it is at least as important as each of them, and stays behind them in a stable sort.
-    """
-    levelled: list[float] = []
-    for position, (unit, score) in enumerate(zip(units, scores, strict=True)):
-        follower = position - 1
-        while follower >= 0 and units[follower][0] > unit[0]:
-            score = max(score, levelled[follower])
-            follower -= 1
-        levelled.append(score)
-    return levelled
+        earlier = {
+            index
+            for index in conversation.foldable_notes(omission_notes=False)
+            if written_by(conversation.messages[index]) == self.strategy
+        }
+        ranking = ranking.without(earlier)
+        count_text = text_counter(ledger)
+        told = earlier.union(conversation.foldable_notes(omission_notes=True))
+        beside = target_tokens + ranking.size(earlier)
+        room = ranking.room(beside)
+        # Room that even a digest of all would leave unused is for units.
+        wanted = room_for_digest(reading, told.union(*ranking.removals), budget_tokens=room, count_text=count_text)
+        share = min(wanted, int(self.digest_share * room))
+        gone = ranking.worst(beside - share, spared=wanted - share) | earlier
+        budget = target_tokens - ledger.count(removal.without(gone, told=" "))
+        for _ in range(_ATTEMPTS):
+            digest = digest_of(reading, told | gone, budget_tokens=budget, count_text=count_text)
+            compacted = removal.without(gone, told=digest)
+            excess = ledger.measure(compacted) - target_tokens
+            if excess <= 0:
+                return compacted
+            # Text and frame together can be larger than each by itself, by a counter's own word above all.
+            budget -= excess
+        return removal.without(gone)
 
 
 def _built_in_scores(

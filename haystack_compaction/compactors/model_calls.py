@@ -55,17 +55,20 @@ class ModelCaller:
         """
         if current_pass().model_is_paused:
             return _paused(prompts)
-        replies: list[Reply] = [TimeoutError(f"no reply within {self.timeout} seconds")] * len(prompts)
+        replies: list[Reply] = [self._too_late()] * len(prompts)
         free_workers = threading.Semaphore(_MAX_WORKERS)
+        deadline = time.monotonic() + self.timeout
 
         def answer(position: int, prompt: Prompt) -> None:
             with free_workers:
+                # Nobody waits for what is only begun by then, and it would be paid for.
+                if time.monotonic() >= deadline:
+                    return
                 try:
                     replies[position] = self._call(prompt)
                 except Exception as error:
                     replies[position] = error
 
-        deadline = time.monotonic() + self.timeout
         # Threads of our own, since a pool would keep the process alive for a call that hangs.
         workers = [
             threading.Thread(target=contextvars.copy_context().run, args=(answer, position, prompt), daemon=True)
@@ -80,23 +83,37 @@ class ModelCaller:
 
     async def ask_async(self, prompts: list[Prompt]) -> list[Reply]:
         """
-        Answer a batch concurrently.
+        Answer a batch concurrently, as many prompts at a time as `ask` does.
 
         :param prompts: The prompts.
         :returns: One reply for each prompt, in order.
         """
         if current_pass().model_is_paused:
             return _paused(prompts)
-        return _recorded(await asyncio.gather(*map(self._reply_async, prompts)))
+        free_workers = asyncio.Semaphore(_MAX_WORKERS)
+        deadline = time.monotonic() + self.timeout
+
+        async def answer(prompt: Prompt) -> ChatMessage:
+            async with free_workers:
+                if time.monotonic() >= deadline:
+                    raise self._too_late()
+                return await self._call_async(prompt)
+
+        async def reply(prompt: Prompt) -> Reply:
+            try:
+                return await asyncio.wait_for(answer(prompt), self.timeout)
+            except asyncio.TimeoutError:
+                return self._too_late()
+            except Exception as error:
+                return error
+
+        return _recorded(await asyncio.gather(*map(reply, prompts)))
+
+    def _too_late(self) -> TimeoutError:
+        return TimeoutError(f"no reply within {self.timeout} seconds")
 
     def _call(self, prompt: Prompt) -> ChatMessage:
         return _first_reply(self.chat_generator.run(messages=prompt))
-
-    async def _reply_async(self, prompt: Prompt) -> Reply:
-        try:
-            return await asyncio.wait_for(self._call_async(prompt), self.timeout)
-        except Exception as error:
-            return error
 
     async def _call_async(self, prompt: Prompt) -> ChatMessage:
         run_async = getattr(self.chat_generator, "run_async", None)

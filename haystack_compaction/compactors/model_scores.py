@@ -52,16 +52,24 @@ class ModelScores:
 
         :param units: The units.
         :param task: What the conversation is about now.
-        :returns: A score from 0 to 1 for each unit; None where the model gave no usable answer. It is not asked again.
+        :returns: A score from 0 to 1 for each unit; None where there is none. An answer that does not score a unit is
+            final: the model is not asked about that unit again. A call that failed, or was left out because the model
+            is being left alone, says nothing about the units, so the next pass asks anew.
         """
         new = [unit for unit in units if _key(unit) not in self._scores]
         batches = [new[start : start + self.batch_size] for start in range(0, len(new), self.batch_size)]
         if batches:
             replies = yield [_prompt(batch, task) for batch in batches]
             for batch, reply in zip(batches, replies, strict=True):
-                for unit, score in zip(batch, _read(reply, len(batch)), strict=True):
+                if isinstance(reply, Exception):
+                    continue
+                for unit, score in zip(batch, _read(reply.text or "", len(batch)), strict=True):
                     self._remember(unit, score)
-        return [self._scores[_key(unit)][0] for unit in units]
+        return [self._score(unit) for unit in units]
+
+    def _score(self, unit: Sequence[ChatMessage]) -> float | None:
+        score, _ = self._scores.get(_key(unit), (None, []))
+        return score
 
     def _remember(self, unit: Sequence[ChatMessage], score: float | None) -> None:
         key = _key(unit)
@@ -103,12 +111,9 @@ def _shortened(text: str, characters: int) -> str:
     return f"{text[: characters * 2 // 3]} … {text[-characters // 3 :]}"
 
 
-def _read(reply: Reply, number: int) -> list[float | None]:
+def _read(text: str, number: int) -> list[float | None]:
     """What a reply says about so many units; None for each that it has no usable score for."""
     scores: list[float | None] = [None] * number
-    if isinstance(reply, Exception):
-        return scores
-    text = reply.text or ""
     for unit, score in _scores_in_json(text) or _SCORE.findall(text):
         try:
             position, value = int(unit) - 1, float(score)

@@ -7,7 +7,7 @@
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from haystack.dataclasses import (
     ChatMessage,
@@ -149,7 +149,7 @@ class SummaryRequest:
         """All that the summary may be made from."""
         return f"{self.previous}\n{self.record}"
 
-    @property
+    @cached_property
     def boundary(self) -> str:
         """The mark between the parts of the prompt, which nobody can have put into the record."""
         material = f"{self.previous}{self.record}".encode("utf-8", "replace")

@@ -13,14 +13,17 @@ from haystack.dataclasses import ChatMessage
 from haystack_compaction.compactors.model_calls import Prompt, Reply
 from haystack_compaction.compactors.summary_checks import fault_of_reply, summary_text
 from haystack_compaction.compactors.summary_prompt import SummaryRequest, clipped, quoted, rendered
+from haystack_compaction.pass_context import current_pass
 from haystack_compaction.tokens.ledger import TokenLedger
 
 #: Yields batches of prompts, is sent the replies, and returns a summary.
 Summarizing: TypeAlias = Generator[list[Prompt], list[Reply], str]
 #: Says whether a text passes.
 Test: TypeAlias = Callable[[str], bool]
-#: Writes a summary without the model, of these messages and this earlier summary; is told why it has to.
-StandIn: TypeAlias = Callable[[Sequence[ChatMessage], str, str], str]
+#: Summarizes a part without the model.
+StandIn: TypeAlias = Callable[[Sequence[ChatMessage]], str]
+#: Is told why the model's summary of something cannot be used.
+OnFault: TypeAlias = Callable[[str], None]
 
 #: The least that a prompt must have room for, beside instruction and reply, for a summary to be worth a call.
 SMALLEST_RECORD = 256
@@ -52,8 +55,8 @@ class SummaryWriter:
     """
     Asks a model for a summary: in one call where the record fits the model's window, else in parts that are merged.
 
-    Every reply is checked. One that does not pass is asked for once more, with the reason; where that does not help or
-    the call itself fails, `stand_in` writes the text.
+    Every reply is checked. One that does not pass is asked for once more, with the reason. Where that does not help or
+    the call itself fails, somebody else has to write the text.
 
     :param instruction: How to summarize.
     :param limit: How long a summary may become, in tokens.
@@ -74,7 +77,13 @@ class SummaryWriter:
         return self.context_window - self.limit - self.ledger.count(empty.prompt(reason=_LONGEST_REASON))
 
     def write(
-        self, units: Sequence[Sequence[ChatMessage]], *, previous: str, is_smaller: Test, stand_in: StandIn
+        self,
+        units: Sequence[Sequence[ChatMessage]],
+        *,
+        previous: str,
+        is_smaller: Test,
+        stand_in: StandIn,
+        on_fault: OnFault,
     ) -> Summarizing:
         """
         Summarize.
@@ -82,34 +91,38 @@ class SummaryWriter:
         :param units: The messages, in units that belong together, oldest first.
         :param previous: An earlier summary that the new one takes the place of; empty for none.
         :param is_smaller: Whether a summary is smaller than what it takes the place of.
-        :param stand_in: Writes what the model does not.
-        :returns: The summary, by the model or by the stand-in.
+        :param stand_in: Writes the summaries of parts that the model does not write.
+        :param on_fault: Is told why, for parts and for the whole.
+        :returns: The summary; empty where the model has written none that can be used.
         """
-        messages = [message for unit in units for message in unit]
         room = self.room
         earlier = self._fitted(self._quoted(previous, []), room // 2)
         room -= earlier.tokens
         if room < SMALLEST_RECORD:
-            fault = f"a window of {self.context_window} tokens leaves no room for a record"
-            return stand_in(messages, previous, fault)
+            on_fault(f"a window of {self.context_window} tokens leaves no room for a record")
+            return ""
         title, parts = "transcript", list(self._transcript(units, room))
         while True:
             groups = _packed(parts, room)
             if len(groups) == 1:
                 (answer,) = yield from self._answers([self._request(title, groups[0], earlier)], [is_smaller])
-                return answer.text or stand_in(messages, previous, answer.fault)
+                if answer.fault:
+                    on_fault(answer.fault)
+                return answer.text
             requests = [
                 self._request(f"part {number} of {len(groups)}, {title}", group)
                 for number, group in enumerate(groups, 1)
             ]
             answers = yield from self._answers(requests, list(map(self._smaller_than, groups)))
+            for fault in dict.fromkeys(answer.fault for answer in answers if answer.fault):
+                on_fault(fault)
             if not any(answer.text for answer in answers):
-                return stand_in(messages, previous, answers[0].fault)
+                return ""
             # At half the room at most, two of them fit, so that every round has fewer groups than the one before.
             parts = []
             for group, answer in zip(groups, answers, strict=True):
                 beneath = [message for part in group for message in part.messages]
-                text = answer.text or stand_in(beneath, "", answer.fault)
+                text = answer.text or stand_in(beneath)
                 parts.append(self._fitted(self._quoted(text, beneath), room // 2))
             title = "summaries of consecutive parts, oldest first"
 
@@ -177,6 +190,8 @@ class SummaryWriter:
             replies = yield [requests[position].prompt(reason=answers[position].fault) for position in again]
             for position, reply in zip(again, replies, strict=True):
                 answers[position] = self._checked(reply, requests[position], tests[position])
+        # Calls that failed are counted where they are made.
+        current_pass().model_failures += sum(bool(answer.fault) and not answer.failed for answer in answers)
         return answers
 
     def _checked(self, reply: Reply, request: SummaryRequest, is_smaller: Test) -> "_Answer":

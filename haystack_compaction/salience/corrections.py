@@ -7,8 +7,9 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from haystack_compaction.salience.statements import QUESTION_MARKS, Statement, Voice
+from haystack_compaction.salience.statements import QUESTION_MARKS, Statement
 from haystack_compaction.salience.terms import terms_of
+from haystack_compaction.salience.texts import Voice
 from haystack_compaction.salience.weights import Scale
 
 # A term that more statements have than this is no subject.
@@ -77,11 +78,11 @@ def _put_right(
         old = statements[older]
         if (old.message == newer.message and old.message >= 0) or not _may_correct(newer, old):
             continue
-        same_kind = _other_value(old, newer)
-        if not same_kind and not _may_differ_in_a_name(old, newer, by_term):
-            continue
+        # The cheapest test first: most candidates share a word or two and no more.
         said_again = _said_again(old, newer, scale)
-        if said_again >= max(enough[same_kind], most_said_again):
+        if said_again < max(enough[True], most_said_again):
+            continue
+        if _other_value(old, newer) or (said_again >= enough[False] and _may_differ_in_a_name(old, newer, by_term)):
             best, most_said_again = older, said_again
     return best
 
@@ -100,14 +101,8 @@ def _other_value(older: Statement, newer: Statement) -> bool:
 
 def _said_again(older: Statement, newer: Statement, scale: Scale) -> float:
     """The share of what the older statement is about that the newer one is about, too."""
-    total = again = 0.0
-    for term in older.content.terms:
-        if term not in older.content.values:
-            rarity = scale.rarity[term] ** 2
-            total += rarity
-            if term in newer.content.terms:
-                again += rarity
-    return again / total if total else 0.0
+    words = older.content.words
+    return scale.share(words & newer.content.terms, words)
 
 
 def _repetitions(

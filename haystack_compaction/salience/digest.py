@@ -8,12 +8,15 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import log
 
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.salience.reading import Reading
-from haystack_compaction.salience.statements import Statement, Voice, calls_line
+from haystack_compaction.salience.statements import BETWEEN_VALUES, Statement, calls_line
+from haystack_compaction.salience.terms import terms_of
+from haystack_compaction.salience.texts import Voice
 from haystack_compaction.salience.weights import Scale
 
 _DIGITS = re.compile(r"\d+")
@@ -23,6 +26,9 @@ _CALLS_SHARE = 0.15
 
 # So many statements that differ in numbers only are kept apart.
 _MOST_VERSIONS = 3
+
+# Tokens are hardly ever longer than so many characters on average.
+_LONGEST_TOKENS = 12
 
 # A statement twice as long must be worth this much more, as a power of two.
 _LENGTH_POWER = 0.7
@@ -82,93 +88,120 @@ def digest_of(
     :param count_text: Returns the number of tokens of a text.
     :returns: The digest, empty when nothing fits.
     """
+    lines, calls = _material(reading, messages)
+    if _fits(lines, calls, budget_tokens, count_text):
+        return _written(lines, calls)
+    calls_size = count_text(f"{Voice.CALL.value}\n{calls_line(calls)}\n") if calls else 0
+    if calls_size > _CALLS_SHARE * budget_tokens:
+        calls, calls_size = Counter(), 0
+    room = budget_tokens - calls_size
+    while room > 0:
+        digest = _written(_chosen(lines, reading.scale, room, count_text), calls)
+        excess = count_text(digest) - budget_tokens
+        if excess <= 0:
+            return digest
+        # A text can be larger than its lines by themselves. Larger steps than need be, so that few of them do.
+        room -= max(excess, room // 50 + 1)
+    return ""
+
+
+def room_for_digest(
+    reading: Reading, messages: Iterable[int], *, budget_tokens: int, count_text: Callable[[str], int]
+) -> int:
+    """
+    Return how much of a budget a digest of some messages of a conversation has a use for.
+
+    :param reading: The whole conversation as read.
+    :param messages: The indexes of the messages that the digest is about.
+    :param budget_tokens: The most that there is, in tokens by `count_text`.
+    :param count_text: Returns the number of tokens of a text.
+    :returns: The size of a digest that leaves nothing out, or the budget where that is less.
+    """
+    lines, calls = _material(reading, messages)
+    return count_text(_written(lines, calls)) if _fits(lines, calls, budget_tokens, count_text) else budget_tokens
+
+
+def _material(reading: Reading, messages: Iterable[int]) -> tuple[list[Statement], Counter[str]]:
+    """The statements that there are to choose from, and the number of calls by tool."""
     told = set(messages)
     calls: Counter[str] = Counter()
     for message in sorted(told & reading.calls.keys()):
         for tool, number in reading.calls[message].items():
             calls[tool] += number
-    calls_size = count_text(f"{Voice.CALL.value}\n{calls_line(calls)}\n") if calls else 0
-    if calls_size > _CALLS_SHARE * budget_tokens:
-        calls, calls_size = Counter(), 0
-    statements = _merged([statement for statement in reading.statements if statement.message in told])
-    chosen = _chosen(statements, reading.scale, budget_tokens - calls_size, count_text)
-    digest = _written(chosen, calls)
-    while chosen and count_text(digest) > budget_tokens:
-        del chosen[-max(len(chosen) // 50, 1) :]
-        digest = _written(chosen, calls)
-    return digest if count_text(digest) <= budget_tokens else ""
+    return _merged([statement for statement in reading.statements if statement.message in told]), calls
 
 
-def _merged(statements: list[Statement]) -> list[Statement]:
+def _fits(lines: list[Statement], calls: Counter[str], budget_tokens: int, count_text: Callable[[str], int]) -> bool:
+    """Whether there is nothing to choose, because all fits. What is far too much is not counted."""
+    characters = sum([len(statement.text) for statement in lines])
+    return characters < _LONGEST_TOKENS * budget_tokens and count_text(_written(lines, calls)) <= budget_tokens
+
+
+def _merged(statements: Iterable[Statement]) -> list[Statement]:
     """
     The statements without what is said again: the newest stands for all.
 
-    What comes in many versions that differ in numbers only is routine, and counts as the same thing said again.
+    What comes in many versions that differ in numbers only is routine, and counts as the same thing said again. The
+    newest version has the values of the others with it.
     """
     versions: dict[tuple[Voice, str], dict[str, Statement]] = {}
     for statement in statements:
         pattern = versions.setdefault((statement.voice, _DIGITS.sub("0", statement.text.casefold())), {})
         earlier = pattern.pop(statement.text, None)
-        if earlier is not None:
-            statement.times += earlier.times
-            statement.alike += earlier.alike
-        pattern[statement.text] = statement
+        pattern[statement.text] = statement if earlier is None else statement.after(earlier)
     merged: list[Statement] = []
     for pattern in versions.values():
         *older, newest = pattern.values()
-        if len(pattern) > _MOST_VERSIONS:
-            newest.alike += sum(statement.said for statement in older)
-            merged.append(newest)
-        else:
-            merged.extend(pattern.values())
+        merged += pattern.values() if len(pattern) <= _MOST_VERSIONS else [newest.for_all(older)]
     return merged
 
 
 def _chosen(
     statements: list[Statement], scale: Scale, budget_tokens: int, count_text: Callable[[str], int]
 ) -> list[Statement]:
-    """The statements that fit, best first: greedy by worth for its length, with less for what is no news by then."""
+    """
+    The statements that fit, best first: greedy by worth for its length, with less for what is no news by then.
+
+    A statement that stands for others gets their values one after the other, each worth less than the one before.
+    """
     room = budget_tokens
-    heap = [(-_worth(statement), index, True) for index, statement in enumerate(statements)]
+    heap = [(-_worth(statement, statement.text), index, True) for index, statement in enumerate(statements)]
     heapq.heapify(heap)
     known: set[str] = set()
     opened: set[Voice] = set()
-    chosen: list[Statement] = []
+    # The statements that are in, by their positions, with the number of their others' values that are in, too.
+    listed: dict[int, int] = {}
     while heap and room > 0:
         worth, index, first_look = heapq.heappop(heap)
         statement = statements[index]
-        if first_look:
-            novelty = _novelty(statement, known, scale)
-            if novelty < _LEAST_NOVELTY:
-                heapq.heappush(heap, (worth * novelty, index, False))
-                continue
-        size = count_text(statement.line() + "\n")
-        if statement.voice not in opened:
-            size += count_text(statement.voice.value + "\n")
+        number = listed.get(index, -1) + 1
+        value = statement.others[number - 1] if number else ""
+        terms = terms_of(value) if value else statement.content.terms
+        if first_look and (novelty := scale.share(terms - known, terms)) < _LEAST_NOVELTY:
+            heapq.heappush(heap, (worth * novelty, index, False))
+            continue
+        if value:
+            size = count_text(f"{BETWEEN_VALUES}{value}")
+        else:
+            size = count_text(replace(statement, others=()).line() + "\n")
+            if statement.voice not in opened:
+                size += count_text(statement.voice.value + "\n")
         if size > room:
             continue
         room -= size
+        listed[index] = number
         opened.add(statement.voice)
-        known.update(statement.content.terms)
-        chosen.append(statement)
-    return chosen
+        known.update(terms)
+        if number < len(statement.others):
+            worth = _worth(statement, statement.others[number]) / (number + 1)
+            heapq.heappush(heap, (-worth, index, True))
+    return [replace(statements[index], others=statements[index].others[:number]) for index, number in listed.items()]
 
 
-def _worth(statement: Statement) -> float:
+def _worth(statement: Statement, text: str) -> float:
     """The weight for the length, less the more often it is said."""
-    length = len(statement.text.encode("utf-8", "replace")) + _LINE_BYTES
+    length = len(text.encode("utf-8", "replace")) + _LINE_BYTES
     return statement.weight / (1 + log(statement.said)) / float(length**_LENGTH_POWER)
-
-
-def _novelty(statement: Statement, known: set[str], scale: Scale) -> float:
-    """The share of a statement, by the rarity of its terms, that the digest does not hold yet."""
-    total = new = 0.0
-    for term in statement.content.terms:
-        rarity = scale.rarity[term] ** 2
-        total += rarity
-        if term not in known:
-            new += rarity
-    return new / total if total else 0.0
 
 
 def _written(chosen: list[Statement], calls: Counter[str]) -> str:

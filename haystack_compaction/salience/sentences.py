@@ -7,6 +7,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 # What of one text is looked at: its beginning and its end. A longer text is a dump whose middle nobody quotes.
@@ -16,14 +17,12 @@ _TAIL_CHARACTERS = 8_000
 _MAX_SENTENCE = 280
 _MAX_JSON_DEPTH = 12
 
-_BOUNDARY = re.compile(
-    r"[\r\n\u2028\u2029]+"
-    r"|(?<=\w\w[.!?])\s+(?=\S)"
-    r"|(?<=[^\s.][.!?])\s+(?=[^\W\d_a-z])"
-    r"|(?<=[.!?][\"')\]”»])\s+"
-    r"|(?<=[。！？；｡])"
+# Opens with one set of characters, which is what the search for the next of them is fast for.
+_END = re.compile(
+    r"[\r\n\u2028\u2029。！？；｡.!?]"
+    r"(?:(?<![.!?])|[\"')\]”»]\s+|(?<=\w\w.)\s+(?=\S)|(?<=[^\s.].)\s+(?=[^\W\d_a-z]))"
 )
-_LIST_MARK = re.compile(r"^(?:[-*•] )+")
+_LIST_MARKS = ("- ", "* ", "• ")
 _PIECE = re.compile(rf".{{1,{_MAX_SENTENCE}}}(?:[\s,;:、，：]|$)|.{{1,{_MAX_SENTENCE}}}", re.DOTALL)
 
 
@@ -41,7 +40,8 @@ def sentences(text: str) -> list[str]:
             return [piece for line in _json_lines(json.loads(text)) for piece in _pieces(line)]
         except (ValueError, RecursionError):
             pass
-    return [piece for sentence in _BOUNDARY.split(text) for piece in _pieces(sentence)]
+    ends = [0, *(end.end() for end in _END.finditer(text)), len(text)]
+    return [piece for start, end in pairwise(ends) for piece in _pieces(text[start:end])]
 
 
 def clipped(text: str) -> str:
@@ -57,7 +57,9 @@ def clipped(text: str) -> str:
 
 
 def _pieces(sentence: str) -> list[str]:
-    sentence = _LIST_MARK.sub("", " ".join(sentence.split()))
+    sentence = " ".join(sentence.split())
+    while sentence.startswith(_LIST_MARKS):
+        sentence = sentence[2:]
     if len(sentence) <= _MAX_SENTENCE:
         return [sentence] if sentence else []
     return [piece.strip() for piece in _PIECE.findall(sentence) if piece.strip()]

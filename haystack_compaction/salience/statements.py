@@ -7,55 +7,24 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from math import inf
+from dataclasses import dataclass, replace
 
-from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCallResult
+from haystack.dataclasses import ChatMessage, ChatRole, ToolCallResult
 
-from haystack_compaction.conversation.notes import is_note, told_by
-from haystack_compaction.salience.sentences import clipped, sentences
-from haystack_compaction.salience.terms import Content, Reader
-
-# A conversation of up to so many characters is read word by word. Of a longer one, so many of its most unusual lines
-# are, and what is usual is learned from a sample.
-_READ_WHOLE_CHARACTERS = 800_000
-_READ_CHARACTERS = 50_000
-_SAMPLE_CHARACTERS = 150_000
-
-# A text longer than this is looked at line by line when unusual lines are sought.
-_LONG_TEXT = 1_000
-
-_ARGUMENT_CHARACTERS = 60
-_OUTCOME_CHARACTERS = 100
-
-_PAIRS = re.compile("..")
-
-
-class Voice(Enum):
-    """Who says something, with the heading that it stands under in a digest."""
-
-    USER = "## User said"
-    ASSISTANT = "## Assistant said"
-    CALL = "## Work done"
-    TOOL = "## Tools returned"
-    PROBLEM = "## Open problems"
-
-    # Each is there once. The hash of `Enum` is one of the name, and takes several times as long.
-    __hash__ = object.__hash__
-
+from haystack_compaction.salience.sentences import sentences
+from haystack_compaction.salience.terms import Content, Reader, tokens
+from haystack_compaction.salience.texts import FAILED, Voice, call_line, texts_to_read
 
 QUESTION_MARKS = ("?", "？")
 BULLET = "- "
-# Whose unusual words are worth more.
-_HEED = {Voice.USER: 2.0, Voice.ASSISTANT: 1.0, Voice.CALL: 0.2, Voice.TOOL: 1.0, Voice.PROBLEM: 1.5}
 
 _VOICES = {voice.value: voice for voice in Voice}
-_FAILED = " failed: "
 _CALLS = re.compile(r"(?:Tool calls among them|Calls): (.+?)\.?$")
 _CALL = re.compile(r"(\S+) x(\d{1,9})(?:, |$)")
-_TIMES = re.compile(r" \(x(\d{1,9})\)$")
-_ALIKE = re.compile(r" \(and (\d{1,9}) more like it, with other values\)$")
+_LINE = re.compile(
+    r"(.*?)(?: \(x(\d{1,9})\))?(?: \(and (\d{1,9}) more like it, with other values(?:: (.+))?\))?", re.DOTALL
+)
+BETWEEN_VALUES = "; "
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +38,7 @@ class Statement:
     :param content: What it is about.
     :param times: How often it is said.
     :param alike: How many others it stands for that say the same with other values.
+    :param others: The values of these others, as far as they are known, newest first.
     :param corrects: Whether it puts an earlier statement right.
     :param weight: How much it is worth.
     """
@@ -79,19 +49,50 @@ class Statement:
     content: Content
     times: int = 1
     alike: int = 0
+    others: tuple[str, ...] = ()
     corrects: bool = False
     weight: float = 0.0
 
     def line(self) -> str:
         """The statement as it stands in a digest."""
         times = f" (x{self.times})" if self.times > 1 else ""
-        alike = f" (and {self.alike} more like it, with other values)" if self.alike else ""
+        values = f": {BETWEEN_VALUES.join(self.others)}" if self.others else ""
+        alike = f" (and {self.alike} more like it, with other values{values})" if self.alike else ""
         return f"{BULLET}{self.text}{times}{alike}"
 
     @property
     def said(self) -> int:
         """How often it or the like of it is said."""
         return self.times + self.alike
+
+    def after(self, earlier: "Statement") -> "Statement":
+        """
+        Stand for an earlier statement of the same text, too.
+
+        :param earlier: The earlier statement.
+        :returns: A statement that counts both.
+        """
+        others = tuple(dict.fromkeys((*self.others, *earlier.others)))
+        return replace(self, times=self.times + earlier.times, alike=self.alike + earlier.alike, others=others)
+
+    def for_all(self, older: Sequence["Statement"]) -> "Statement":
+        """
+        Stand for older statements that differ in values only, too.
+
+        :param older: The older statements, oldest first.
+        :returns: A statement that counts all of them, with their values.
+        """
+        mine = tokens(self.text)
+        others = [*self.others]
+        # A question states nothing.
+        for statement in [] if self.text.endswith(QUESTION_MARKS) else reversed(older):
+            differing = (theirs for own, theirs in zip(mine, tokens(statement.text), strict=False) if theirs != own)
+            others += [" ".join(differing), *statement.others]
+        return replace(
+            self,
+            alike=self.alike + sum(statement.said for statement in older),
+            others=tuple(dict.fromkeys(filter(None, others))),
+        )
 
 
 class Listener:
@@ -114,11 +115,15 @@ class Listener:
             if message._role is ChatRole.TOOL:
                 self._hear_results(message, index)
         said: list[Statement] = []
-        for index, voice, text in _to_read(messages):
+        noted: ToolCallResult | None = None
+        for index, voice, text, result in texts_to_read(messages):
             if voice is None:
                 said += self.statements_of_note(text, index)
-            else:
-                said += [Statement(line, voice, index, self._reader.read(line)) for line in sentences(text)]
+                continue
+            if result is not None and result is not noted:
+                noted = result
+                said += self._statements(call_line(result), Voice.CALL, index)
+            said += self._statements(text, voice, index)
         return said
 
     def statements_of_note(self, text: str, message: int) -> Iterator[Statement]:
@@ -140,10 +145,12 @@ class Listener:
             if calls := _CALLS.match(line):
                 self._add_calls(message, {tool: int(number) for tool, number in _CALL.findall(calls[1])})
                 continue
-            line, alike = _without_number(_ALIKE, line, default=0)
-            line, times = _without_number(_TIMES, line, default=1)
-            if line:
-                yield Statement(line, voice, message, self._reader.read(line), times, alike)
+            said = _LINE.fullmatch(line)
+            if said and said[1]:
+                text, times, alike, values = said.groups()
+                others = tuple(values.split(BETWEEN_VALUES)) if values else ()
+                content = self._reader.read(text)
+                yield Statement(text, voice, message, content, int(times or 1), int(alike or 0), others)
 
     def is_solved(self, statement: Statement) -> bool:
         """
@@ -154,7 +161,7 @@ class Listener:
         """
         if statement.voice is not Voice.PROBLEM:
             return False
-        tool = statement.text.partition(_FAILED)[0]
+        tool = statement.text.partition(FAILED)[0]
         return self._succeeded.get(tool, -1) > statement.message
 
     def terms(self, text: str) -> frozenset[str]:
@@ -165,6 +172,10 @@ class Listener:
         :returns: Its terms.
         """
         return frozenset().union(*(self._reader.read(line).terms for line in sentences(text)))
+
+    def _statements(self, text: str, voice: Voice, message: int) -> list[Statement]:
+        lines = Counter(sentences(text))
+        return [Statement(line, voice, message, self._reader.read(line), times) for line, times in lines.items()]
 
     def _hear_results(self, message: ChatMessage, index: int) -> None:
         for part in message._content:
@@ -181,78 +192,6 @@ class Listener:
                 earlier[tool] = earlier.get(tool, 0) + number
 
 
-#: The index of a message, who speaks (None for a note), and what is said.
-_Text = tuple[int, Voice | None, str]
-
-
-def _to_read(messages: Sequence[ChatMessage]) -> list[_Text]:
-    """All texts of a conversation, or the most unusual parts of them where they are too much to read."""
-    texts = [text for index, message in enumerate(messages) for text in _texts(message, index)]
-    characters = sum([len(text) for _, _, text in texts])
-    return texts if characters <= _READ_WHOLE_CHARACTERS else _unusual(texts, characters)
-
-
-def _texts(message: ChatMessage, index: int) -> Iterator[_Text]:
-    if message._meta and is_note(message):
-        yield index, None, told_by(message)
-        return
-    voice = Voice.USER if message._role is ChatRole.USER else Voice.ASSISTANT
-    for part in message._content:
-        if isinstance(part, TextContent):
-            yield index, voice, clipped(part.text)
-        elif isinstance(part, ToolCallResult):
-            text = clipped(_result_text(part))
-            if part.error:
-                yield index, Voice.PROBLEM, f"{part.origin.tool_name}{_FAILED}{text}"
-            else:
-                yield index, Voice.CALL, _call_line(part, text)
-                yield index, Voice.TOOL, text
-
-
-def _unusual(texts: list[_Text], characters: int) -> list[_Text]:
-    """The texts and lines with the most words that are not usual, for their length, and all notes."""
-    counts = Counter(word for _, _, text in texts[:: 1 + characters // _SAMPLE_CHARACTERS] for word in _words(text))
-    usual = {word for word, count in counts.items() if count > 1}
-    parts = [
-        (index, voice, part)
-        for index, voice, text in texts
-        for part in (text.splitlines() if voice and len(text) > _LONG_TEXT else (text,))
-    ]
-    worth = [
-        _HEED[voice] * len(set(_words(text)).difference(usual)) / (len(text) + 40) if voice else inf
-        for _, voice, text in parts
-    ]
-    room = _READ_CHARACTERS
-    kept: list[int] = []
-    for position in sorted(range(len(parts)), key=worth.__getitem__, reverse=True):
-        room -= len(parts[position][2])
-        if room < 0 and kept:
-            break
-        kept.append(position)
-    return [parts[position] for position in sorted(kept)]
-
-
-def _words(line: str) -> list[str]:
-    """Words by the spaces between them, or pairs of characters where there are none. Rough, and fast."""
-    words = line.split()
-    return words if len(words) * 20 > len(line) or line.isascii() else [*words, *_PAIRS.findall(line)]
-
-
-def _result_text(result: ToolCallResult) -> str:
-    if isinstance(result.result, str):
-        return result.result
-    return "\n".join(part.text for part in result.result if isinstance(part, TextContent))
-
-
-def _call_line(result: ToolCallResult, text: str) -> str:
-    """A call with its outcome, as one would note it down."""
-    arguments = ", ".join(
-        [f"{name}={_short(str(value), _ARGUMENT_CHARACTERS)}" for name, value in result.origin.arguments.items()]
-    )
-    outcome = _short(text.lstrip().partition("\n")[0], _OUTCOME_CHARACTERS) or "nothing"
-    return f"{result.origin.tool_name}({arguments}): {outcome}"
-
-
 def calls_line(calls: Mapping[str, int]) -> str:
     """
     Write down how often each tool was called.
@@ -261,14 +200,3 @@ def calls_line(calls: Mapping[str, int]) -> str:
     :returns: The line as it stands in a digest.
     """
     return f"{BULLET}Calls: " + ", ".join(f"{tool} x{number}" for tool, number in calls.items())
-
-
-def _short(text: str, characters: int) -> str:
-    text = " ".join(text[: 4 * characters].split())
-    return text if len(text) <= characters else f"{text[: characters - 1]}…"
-
-
-def _without_number(pattern: re.Pattern[str], line: str, *, default: int) -> tuple[str, int]:
-    """A line without the number at its end, and the number."""
-    number = pattern.search(line)
-    return (line, default) if number is None else (line[: number.start()], int(number[1]))

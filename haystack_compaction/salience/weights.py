@@ -4,15 +4,16 @@
 
 """How much a statement is worth keeping: a sum of few features, each of which can be looked at."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import log
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import fsum, log
+from typing import NamedTuple
 
-from haystack_compaction.salience.statements import QUESTION_MARKS, Statement, Voice
+from haystack_compaction.salience.statements import QUESTION_MARKS, Statement
 from haystack_compaction.salience.terms import terms_of
+from haystack_compaction.salience.texts import Voice
 
-_VOICE = {Voice.USER: 1.0, Voice.ASSISTANT: 0.65, Voice.TOOL: 0.65, Voice.CALL: 0.2, Voice.PROBLEM: 0.8}
+_VOICE = {Voice.USER: 1.0, Voice.ASSISTANT: 0.65, Voice.TOOL: 0.65, Voice.CALL: 0.35, Voice.PROBLEM: 0.8}
 
 _RARITY, _EXACT, _REFERRED, _RELATED, _ACT = 0.6, 0.5, 0.2, 0.1, 0.1
 
@@ -49,8 +50,7 @@ _CUES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     """
     Why a statement is worth what it is worth; each between 0 and 1.
 
@@ -101,16 +101,35 @@ class Scale:
                 for term in terms:
                     said[term] += statement.said
             self._last.update(dict.fromkeys(terms, statement.message))
-        for statement in statements:
-            if statement.voice is Voice.CALL:
-                for term in statement.content.terms:
-                    said.setdefault(term, 1)
+        used, last_use = self._uses(statements)
+        self._last.update(last_use)
+        for term in used:
+            said.setdefault(term, 1)
         self._said = said
         self._task_terms = task_terms
+        self._repeated = frozenset(
+            term for term, count in said.items() if 1 < count + (term in last_use) <= _MOST_REFERENCES
+        )
         log_number = max(log(1 + sum(statement.said for statement in statements)), 1.0)
         by_count = {count: max(1 - log(count) / log_number, 0.0) for count in set(said.values())}
         #: How rare a term is: 1 for one that is said once, 0 for one that every statement has.
         self.rarity: dict[str, float] = {term: by_count[count] for term, count in said.items()}
+        # A value out of an earlier digest may be one that nobody says.
+        self._squared = defaultdict(lambda: 1.0, {term: rarity**2 for term, rarity in self.rarity.items()})
+        self._totals: dict[frozenset[str], float] = {}
+        self._cubed = {term: rarity**3 for term, rarity in self.rarity.items()}
+
+    def _uses(self, statements: Sequence[Statement]) -> tuple[set[str], dict[str, int]]:
+        """The terms of calls, and when those that were said earlier, and not since, were last given to one."""
+        terms: set[str] = set()
+        last_use: dict[str, int] = {}
+        for statement in statements:
+            if statement.voice is Voice.CALL:
+                terms.update(statement.content.terms)
+                for term in statement.content.terms:
+                    if self._last.get(term, statement.message) < statement.message:
+                        last_use[term] = statement.message
+        return terms, last_use
 
     def features(self, statement: Statement) -> Features:
         """
@@ -119,25 +138,36 @@ class Scale:
         :param statement: One of the statements that the scale was made of.
         :returns: Its features.
         """
-        content, values = statement.content, statement.content.values
-        rarities = self.rarity
-        words = [rarities.get(term, 1.0) ** 3 for term in content.terms if term not in values]
-        rarity = sum(words) / max(len(words), _FEW_WORDS)
-        exact = referred = 1.0
-        for value, kind in values.items():
-            exact *= 1 - _TELLING.get(kind, _VERY_TELLING) / min(self._said[value] or 1, 20)
-        for term in content.terms:
-            if 1 < self._said[term] <= _MOST_REFERENCES and self._last.get(term, -1) > statement.message:
-                referred *= 0.6 if term in values else 0.9
-        related = sum(rarities.get(term, 1.0) for term in content.terms & self._task_terms)
+        content = statement.content
+        # Sums and powers, because a product would depend on the order of a set, which differs from run to run.
+        rarity = fsum(map(self._cubed.__getitem__, content.words)) / max(len(content.words), _FEW_WORDS)
+        exact = 1.0
+        for value, kind in content.values.items():
+            exact *= 1 - _TELLING.get(kind, _VERY_TELLING) / min(self._said[value], 20)
+        again = [term for term in content.terms & self._repeated if self._last.get(term, -1) > statement.message]
+        values_again = sum(term in content.values for term in again)
+        related = fsum(map(self.rarity.__getitem__, content.terms & self._task_terms))
         return Features(
             rarity=rarity,
             exact=(1 - exact) * (_ROUTINE + (1 - _ROUTINE) * min(2 * rarity, 1)),
-            referred=1 - referred,
+            referred=1 - 0.6**values_again * 0.9 ** (len(again) - values_again),
             related=min(related / 2, 1.0),
             act=float(statement.corrects or not content.terms.isdisjoint(_CUES[statement.voice])),
             asks=statement.text.endswith(QUESTION_MARKS),
         )
+
+    def share(self, some: Iterable[str], whole: frozenset[str]) -> float:
+        """
+        Return how much of what something is about some of its terms are, by their rarity.
+
+        :param some: Terms.
+        :param whole: All terms that they are some of.
+        :returns: The share, from 0 to 1; 0 where there are no terms.
+        """
+        total = self._totals.get(whole)
+        if total is None:
+            total = self._totals[whole] = fsum(map(self._squared.__getitem__, whole))
+        return fsum(map(self._squared.__getitem__, some)) / total if total else 0.0
 
     def weight(self, statement: Statement) -> float:
         """

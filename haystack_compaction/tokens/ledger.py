@@ -348,9 +348,10 @@ class _Memory:
         self.sizes: dict[int, int] = {}
         self.failure_logged = False
         self._max_entries = max_entries
-        # By the identity of the reference, since that is all that is left of an object when it goes; with the
-        # identity that the object had.
-        self._references: dict[int, tuple[weakref.ref[Any], int]] = {}
+        # By the identity of the reference, since that is all that is left of an object when it goes. The identity that
+        # the object had stands apart: a pair of the two would be one more thing that the garbage collector looks at.
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self._keys: dict[int, int] = {}
         self._forget = _forgetter(weakref.ref(self))
         self._lock = threading.Lock()
 
@@ -381,13 +382,14 @@ class _Memory:
     def _follow(self, items: list[Any]) -> None:
         """Forget the size of each item when it goes."""
         references = list(map(weakref.ref, items, repeat(self._forget)))
-        self._references.update(zip(map(id, references), zip(references, map(id, items), strict=True), strict=True))
+        self._references.update(zip(map(id, references), references, strict=True))
+        self._keys.update(zip(map(id, references), map(id, items), strict=True))
         if len(self._references) > self._max_entries:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         with self._lock:
-            for reference, _ in list(self._references.values())[: len(self._references) - self._max_entries]:
+            for reference in list(self._references.values())[: len(self._references) - self._max_entries]:
                 self._forget(reference)
 
 
@@ -396,9 +398,8 @@ def _forgetter(memory_reference: "weakref.ref[_Memory]") -> Callable[[weakref.re
 
     def forget(reference: "weakref.ref[Any]") -> None:
         memory = memory_reference()
-        _, key = memory._references.pop(id(reference), (None, None)) if memory is not None else (None, None)
-        if memory is not None and key is not None:
-            memory.sizes.pop(key, None)
+        if memory is not None and memory._references.pop(id(reference), None) is not None:
+            memory.sizes.pop(memory._keys.pop(id(reference), 0), None)
 
     return forget
 

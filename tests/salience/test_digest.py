@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from samples import chat, step
 
 from haystack_compaction import EstimateTokenCounter
-from haystack_compaction.salience.digest import write_digest
+from haystack_compaction.salience.digest import digest_of, write_digest
+from haystack_compaction.salience.reading import Reading
+from haystack_compaction.salience.texts import Voice
 
 COUNT = EstimateTokenCounter().count_text
 
@@ -131,6 +133,53 @@ def test_a_summary_of_other_origin_is_carried_on():
 def test_what_is_said_often_stands_there_once():
     text = digest([message for _ in range(9) for message in (user("Try again."), assistant("It failed."))])
     assert text.splitlines().count("- Try again. (x9)") == 1
+
+
+def invoices(number):
+    return [
+        message
+        for index in range(number)
+        for message in step(
+            "get_invoice", f"Invoice INV-{1040 + 7 * index} of 2027-03-{index + 1:02} is paid.", call_id=str(index)
+        )
+    ]
+
+
+def test_values_of_what_comes_in_many_versions_are_listed_on_one_line():
+    text = digest([user("Book all invoices."), *invoices(20)], budget=900)
+    lines = [line for line in text.partition("## Tools returned")[2].splitlines() if "Invoice" in line]
+    assert len(lines) == 1
+    assert all(f"INV-{1040 + 7 * index}" in lines[0] and f"2027-03-{index + 1:02}" in lines[0] for index in range(20))
+
+
+def test_values_that_do_not_fit_are_counted():
+    text = digest([user("Book all invoices."), *invoices(20)], budget=90)
+    assert "(and 19 more like it, with other values" in text
+    assert "INV-1173" in text
+    assert "INV-1040" not in text
+
+
+def test_listed_values_are_carried_on():
+    text = digest([user("Book all invoices."), *invoices(20)], budget=900)
+    for _ in range(3):
+        text = digest(small_talk(turns=10), budget=900, previous=text)
+    assert "(and 19 more like it, with other values" in text
+    assert "INV-1040 2027-03-01" in text
+
+
+def test_writing_a_digest_leaves_the_reading_as_it_is():
+    reading = Reading([*small_talk(turns=10), *invoices(20), *small_talk(turns=10)])
+    first, second = (digest_of(reading, range(100), budget_tokens=400, count_text=COUNT) for _ in range(2))
+    assert first == second
+
+
+def test_what_a_later_call_was_given_counts_as_referred_to():
+    orders = [step("create_order", f"Created order OPS-{number} for the depot.") for number in (417, 528, 639)]
+    used = step("pay", "done")
+    used[0].tool_calls[0].arguments["order"] = "OPS-528"
+    reading = Reading([user("Go."), *orders[0], *orders[1], *orders[2], *used])
+    weights = {statement.text: statement.weight for statement in reading.statements if statement.voice is Voice.TOOL}
+    assert max(weights, key=weights.get) == "Created order OPS-528 for the depot."
 
 
 def test_calls_are_listed_with_their_outcome():

@@ -61,8 +61,9 @@ def test_nothing_visible_is_lost(text):
         "/a" * 100_000,
         ". " * 100_000,
         "«" * 9_999,
+        "a_" * 50 + "-",
     ],
-    ids=["surrogate", "spaces", "one word", "brackets", "digits", "path", "dots", "quotes"],
+    ids=["surrogate", "spaces", "one word", "brackets", "digits", "path", "dots", "quotes", "underscores"],
 )
 def test_hostile_texts_are_read(text):
     reader = Reader()
@@ -87,6 +88,7 @@ def test_hostile_texts_are_read(text):
         ("ticket OPS-4471", "ops-4471", "id"),
         ("set MAX_RETRIES", "max_retries", "name"),
         ("端口改为8443了", "8443", "number"),
+        ("pay(order=OPS-528)", "ops-528", "id"),
         ("放在/data/prod里", "/data/prod", "path"),
     ],
 )
