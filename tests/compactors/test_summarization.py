@@ -16,16 +16,25 @@ from haystack.hooks import compaction as haystacks
 from haystack.token_counters import ApproximateTokenCounter
 from haystack.utils import Secret
 from samples import chat, run_of, step, texts
+from servers.openai_chat import StrictOpenAIServer
 
 from haystack_compaction import CompactionError, CompactionHook, EstimateTokenCounter, HybridCompactor, pin
+from haystack_compaction.compaction_pass import run_passes
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.compactors.summarization import SummarizationCompactor
-from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_summary, omission_note, told_by
+from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_note, is_summary, omission_note, told_by
+from haystack_compaction.conversation.structure import Conversation
+from haystack_compaction.pass_context import PassContext, current_pass, entered
 from haystack_compaction.testing import check_compactor, provider_fault
+from haystack_compaction.tokens.ledger import TokenLedger
+from haystack_compaction.tokens.request_meter import RequestMeter
+from haystack_compaction.window import Window
+from haystack_compaction.window_guard import WindowGuard
 
 COUNTER = EstimateTokenCounter()
 NAMES = ["adler", "borsuk", "cedric", "dunja", "emre", "faria", "gesine", "hideo", "ilka", "jorge", "kenza", "lubos",
          "mireia", "noor", "oskar", "pavla"]  # fmt: skip
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 GOOD = "## Goal\n- The user asks when high tide is; the answer is half past noon. All checks passed in every log."
 
 
@@ -61,6 +70,11 @@ def summaries(messages):
     return [message for message in messages if is_summary(message)]
 
 
+def told(note):
+    """The summary in a note, without the list of exact facts after it."""
+    return told_by(note).partition("\n\n# Exact facts")[0]
+
+
 def marker(note):
     return note.meta[COMPACTION_META_KEY]
 
@@ -83,6 +97,8 @@ def compact(request):
     [
         {},
         {"approximate_summary_tokens": 40},
+        {"keep_user_messages_tokens": 60, "approximate_summary_tokens": 40},
+        {"chat_generator": Model("The user says tide, deploy, never."), "keep_user_messages_tokens": 10_000},
         {"chat_generator": Model("The user says tide, deploy, never; /etc/app.conf has 42."), "min_keep_steps": 0},
         {"chat_generator": Model(ValueError("down")), "approximate_summary_tokens": 40, "preserve_recent_turns": 1},
     ],
@@ -115,18 +131,41 @@ def test_the_oldest_turns_become_one_summary_right_after_the_head(compact):
     }
 
 
-def test_as_little_as_is_needed():
-    messages = chat(20)
-    tokens = [size([message]) for message in messages]
-    for summary_tokens in (50, 300):
-        target = sum(tokens) * 7 // 10
-        result = SummarizationCompactor(Model(), approximate_summary_tokens=summary_tokens).compact(
-            messages, target, COUNTER
-        )
-        removed = marker(result[1])["removed_messages"]
-        without = sum(tokens) - sum(tokens[1 : 1 + removed])
-        assert without + summary_tokens <= target
-        assert without + tokens[removed] + tokens[removed - 1] + summary_tokens > target
+def writes(tokens):
+    """A model whose summaries have so many tokens, or as many as it is told."""
+
+    class Writer(Model):
+        def run(self, messages, **_):
+            limit = tokens or int(re.search(r"at most about (\d+) tokens", messages[-1].text)[1])
+            words = ["when", "is", "high", "tide", "noon", "all", "checks", "passed", "log", "read", "question"]
+            text = "The user asks when high tide is, in the log"
+            while COUNTER.count_text(text) < limit - 2:
+                text += f" {words[len(text) % 11]} {LETTERS[len(text) % 26]}{LETTERS[len(text) // 26 % 26]}"
+            self.replies = [text]
+            return super().run(messages)
+
+    return Writer()
+
+
+@pytest.mark.parametrize("share", [0.2, 0.42, 0.6, 0.9, 0.98])
+@pytest.mark.parametrize(
+    "messages",
+    [chat(120, words=8), chat(40), chat(60, words=400), run_of(40), [*chat(30)[:-1], *run_of(40)[1:]]],
+    ids=["short turns", "turns", "long turns", "run", "both"],
+)
+@pytest.mark.parametrize("tokens", [None, 60, 0], ids=["digest", "terse", "obedient"])
+def test_as_little_as_is_needed(tokens, messages, share):
+    """However short the summary turns out, what remains comes near the target."""
+    target = int(size(messages) * share)
+    generator = None if tokens is None else writes(tokens)
+    result = SummarizationCompactor(generator).compact(messages, target, COUNTER)
+    assert size(result) <= target
+    summarized = size(messages) - size(result)
+    largest_unit = 2 * max(map(size, ([message] for message in messages)))
+    unused = 0 if tokens is None else len(summaries(result)) * max(200, summarized // 8)
+    assert size(result) >= 0.9 * target - max(largest_unit, 200) - unused
+    if generator is not None:
+        assert len(generator.prompts) == len(summaries(result))
 
 
 def test_steps_of_the_task_become_a_summary_after_the_task(compact):
@@ -149,6 +188,15 @@ def test_history_goes_before_the_task():
     assert [marker(note)["scope"] for note in summaries(much)] == ["history", "task"]
     assert texts(much[:4])[2] == "Audit every service."
     assert len(much) < 4 + 20
+
+
+def test_a_short_history_is_enough_where_it_suffices():
+    history, task = chat(12)[:-1], run_of(20)[1:]
+    assert 600 < size(history) < 1024
+    messages = [*history, *task]
+    result = SummarizationCompactor(Model()).compact(messages, size(messages) - 350, COUNTER)
+    assert [marker(note)["scope"] for note in summaries(result)] == ["history"]
+    assert result[-len(task) :] == task
 
 
 def test_tiny_opening_turns_never_block_the_rest(compact):
@@ -180,7 +228,8 @@ def test_a_part_shorter_than_a_full_summary_gets_a_shorter_one_when_nothing_else
     assert 400 < old < 1024
     result = SummarizationCompactor(model).compact(messages, 1, COUNTER)
     assert len(result) == 3
-    assert f"at most about {old // 2} tokens" in model.prompts[0][-1].text
+    (limit,) = re.findall(r"at most about (\d+) tokens", model.prompts[0][-1].text)
+    assert old // 4 < int(limit) < old // 2
 
 
 def test_the_floor_stays():
@@ -227,6 +276,117 @@ def test_the_transcript_has_the_order_of_the_conversation():
     SummarizationCompactor(model, approximate_summary_tokens=100).compact(messages, 500, COUNTER)
     asked = model.prompts[0][-1].text
     assert asked.index("opening log") < asked.index("| log 0:") < asked.index("| Go on.")
+
+
+# User messages that are kept
+
+
+def from_user(messages):
+    return [message for message in messages if message.role == "user" and not is_note(message)]
+
+
+def chat_of(guests, *, first=0):
+    """A chat whose turns differ, with as many turns as guests."""
+    messages = [ChatMessage.from_system("You book seats on ferries.")]
+    for number, name in enumerate(guests, first):
+        messages += [
+            ChatMessage.from_user(f"Guest {name} wants a seat by the window, on the ferry that sails on day {number}."),
+            ChatMessage.from_assistant(
+                f"The seat of {name} is booked. " + "The ferry is on time, says the harbour. " * 6
+            ),
+        ]
+    return [*messages, ChatMessage.from_user("Who sails first?")]
+
+
+@pytest.mark.parametrize("generator", [Model("The user books seats on ferries."), None], ids=["model", "digest"])
+def test_the_newest_user_messages_stay_word_for_word(compact, generator):
+    messages = chat_of(NAMES)
+    said = from_user(messages)
+    sizes = [size([message]) for message in said[:-1]]
+    none, too_little, some = 0, min(sizes) - 1, 4 * max(sizes)
+    results = {
+        room: compact(
+            SummarizationCompactor(generator, keep_user_messages_tokens=room, approximate_summary_tokens=100),
+            messages,
+            500,
+        )
+        for room in (none, too_little, some)
+    }
+    for result in results.values():
+        assert size(result) <= 500
+        assert provider_fault(result) is None
+        assert is_summary(result[1])
+        assert [id(m) for m in messages if any(m is kept for kept in result)] == [
+            id(message) for message in result if not is_note(message)
+        ]
+    left = {room: [message for message in result if message.role == "assistant"] for room, result in results.items()}
+    for room in (none, too_little):
+        assert len(from_user(results[room])) == len(left[room]) + 1
+    alone = len(from_user(results[some])) - len(left[some]) - 1
+    assert alone in (4, 5)
+    assert from_user(results[some]) == said[-alone - len(left[some]) - 1 :]
+    note = results[some][1]
+    assert f"Messages of the user that follow word for word: {alone}." in note.text
+    assert marker(note)["removed_messages"] == len(messages) - len(results[some]) + 1
+
+
+def test_a_message_that_does_not_fit_is_summarized_and_older_ones_may_stay():
+    messages = chat_of(NAMES)
+    giant = messages[-7] = ChatMessage.from_user("Here is the log of the harbour. " * 60)
+    result = SummarizationCompactor(keep_user_messages_tokens=90).compact(messages, 400, COUNTER)
+    kept = from_user(result)
+    assert giant not in kept
+    assert messages[-9] in kept
+
+
+def test_user_messages_stay_over_several_passes_and_only_the_newest():
+    messages, said, room = chat_of(NAMES), {}, 120
+    compactor = SummarizationCompactor(
+        Model("The user books seats on ferries."), keep_user_messages_tokens=room, approximate_summary_tokens=100
+    )
+    for number in range(6):
+        said.update((id(message), message) for message in from_user(messages))
+        messages = compactor.compact(messages, 450, COUNTER)
+        assert provider_fault(messages) is None
+        assert size(messages) <= 450
+        kept = from_user(messages)
+        newest = list(said.values())[-len(kept) :]
+        assert all(ours is theirs for ours, theirs in zip(kept, newest, strict=True))
+        answered = sum(message.role == "assistant" for message in messages)
+        assert room - 40 < size(kept) - size(kept[len(kept) - answered - 1 :]) <= room
+        assert len(summaries(messages)) == 1
+        assert summaries(messages)[0].text.count("that follow word for word") == 1
+        messages = [*messages[:-1], *chat_of(NAMES, first=16 * number + 16)[1:]]
+    assert "that follow word for word" not in "".join(prompt[-1].text for prompt in compactor.chat_generator.prompts)
+
+
+def test_nudges_stay_where_they_belong():
+    messages = run_of(30)
+    nudge = ChatMessage.from_user("Look at the disks, too.")
+    messages.insert(12, nudge)
+    messages.insert(30, ChatMessage.from_user("And at the fans."))
+    result = SummarizationCompactor(keep_user_messages_tokens=20).compact(messages, 600, COUNTER)
+    assert marker(result[2])["scope"] == "task"
+    assert result[3] is nudge
+    again = Conversation(result)
+    assert result[again.task_index] is messages[1]
+
+
+def test_user_messages_in_a_row_are_accepted():
+    result = SummarizationCompactor(keep_user_messages_tokens=150).compact(chat_of(NAMES), 500, COUNTER)
+    assert [message.role.value for message in result[1:5]] == ["user"] * 4
+    with StrictOpenAIServer(["fine"]) as server:
+        generator = OpenAIChatGenerator(
+            api_key=Secret.from_token("none"), model="scripted", api_base_url=server.base_url, max_retries=0
+        )
+        assert generator.run(result)["replies"][0].text == "fine"
+
+
+def test_kept_messages_never_take_more_than_half_of_the_target():
+    messages = chat_of(NAMES)
+    result = SummarizationCompactor(keep_user_messages_tokens=10**6).compact(messages, 300, COUNTER)
+    assert size(result) <= 300
+    assert len(from_user(result)) > 3
 
 
 # Repeated passes
@@ -386,6 +546,43 @@ def test_then_the_digest_stands_in(compact, bad):
     assert len(model.prompts) == (1 if isinstance(bad, Exception) else 2)
 
 
+def failures(generator, **context):
+    """How often a pass says that its model has failed."""
+    with entered(PassContext(**context)):
+        assert SummarizationCompactor(generator, approximate_summary_tokens=100).compact(chat(20), 600, COUNTER)
+        return current_pass().model_failures
+
+
+def test_a_summary_that_cannot_be_used_counts_as_a_failure_of_the_model():
+    bad = BAD_REPLIES["refused"]
+    assert failures(Model(bad)) == 1
+    assert failures(Model(ValueError("down"))) == 1
+    assert failures(Model(bad, GOOD)) == 0
+    assert failures(Model(GOOD)) == 0
+    assert failures(None) == 0
+
+
+def test_a_model_that_is_left_alone_does_not_fail():
+    model = Model(BAD_REPLIES["refused"])
+    assert failures(model, model_is_paused=True) == 0
+    assert model.prompts == []
+
+
+def test_a_model_that_writes_rubbish_is_left_alone_for_one_two_and_four_compactions():
+    model = Model(BAD_REPLIES["refused"])
+    window = Window(context_window=3_000)
+    guard = WindowGuard(
+        window, SummarizationCompactor(model, approximate_summary_tokens=200), RequestMeter(TokenLedger())
+    )
+    asked = []
+    for number in range(12):
+        messages, before = chat(100), len(model.prompts)
+        run_passes(guard.passes(messages, guard.observe(messages, None)))
+        if len(model.prompts) > before:
+            asked.append(number)
+    assert asked == [0, 2, 5, 10]
+
+
 @pytest.mark.parametrize("bad", [BAD_REPLIES["refused"], ValueError("no such model")], ids=["reply", "error"])
 def test_raise_on_failure(compact, bad):
     compactor = SummarizationCompactor(Model(bad), approximate_summary_tokens=100, raise_on_failure=True)
@@ -435,7 +632,7 @@ def test_no_prompt_exceeds_the_summarizers_window(compact, window, words):
     messages = chat(200 if words == 40 else 12, words=words)
     compactor = SummarizationCompactor(model, approximate_summary_tokens=300, summarizer_context_window=window)
     result = compact(compactor, messages, 600)
-    assert [told_by(note) for note in summaries(result)] == [GOOD]
+    assert [told(note) for note in summaries(result)] == [GOOD]
     assert len(model.prompts) > 2
     assert max(map(size, model.prompts)) + 300 <= window
     merging = [prompt for prompt in model.prompts if "summaries of consecutive parts" in prompt[-1].text]
@@ -507,7 +704,7 @@ def test_a_chunk_that_fails_gets_a_digest_and_the_others_their_summary():
     model = FailsOnce()
     compactor = SummarizationCompactor(model, approximate_summary_tokens=300, summarizer_context_window=4000)
     result = compactor.compact(chat(200), 600, COUNTER)
-    assert told_by(summaries(result)[0]) == GOOD
+    assert told(summaries(result)[0]) == GOOD
     merging = model.prompts[-1][-1].text
     assert "| ## Goal" in merging
     assert "Question" in merging
@@ -702,6 +899,8 @@ def test_yaml_round_trip_with_the_chat_generator(monkeypatch):
         OpenAIChatGenerator(api_key=Secret.from_env_var("SUMMARIZER_KEY"), model="gpt-5.4-nano"),
         min_keep_steps=2,
         approximate_summary_tokens=500,
+        exact_facts_tokens=100,
+        keep_user_messages_tokens=2_000,
         summarizer_context_window=16_000,
         summary_instruction="Summarize, please.",
         raise_on_failure=True,
@@ -748,6 +947,8 @@ def test_the_lifecycle_reaches_the_chat_generator():
     ("options", "message"),
     [
         ({"min_keep_steps": -1}, "`min_keep_steps` must be at least 0, got -1"),
+        ({"exact_facts_tokens": -1}, "`exact_facts_tokens` must be at least 0, got -1"),
+        ({"keep_user_messages_tokens": -5}, "`keep_user_messages_tokens` must be at least 0, got -5"),
         ({"approximate_summary_tokens": 0}, "`approximate_summary_tokens` must be at least 1, got 0"),
         ({"timeout": 0}, "`timeout` must be greater than 0 seconds, got 0"),
         ({"summarizer_context_window": 1200}, "got 1200. With these settings it must be at least"),
