@@ -6,7 +6,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import cycle, pairwise, product
@@ -195,12 +195,13 @@ def model(text: str) -> ScriptedChatGenerator:
     return ScriptedChatGenerator(lambda index, messages: ChatMessage.from_assistant(text))
 
 
-def verdict_on(scenario: Scenario, hook: Any) -> Verdict:
+def verdict_on(scenario: Scenario, hook: Any, history: Sequence[ChatMessage] = ()) -> Verdict:
     """
     Run an Agent through a scenario.
 
     :param scenario: What happens.
     :param hook: What runs before each request.
+    :param history: What was said before the task.
     :returns: What became of it.
     """
     verdict = Verdict()
@@ -217,7 +218,7 @@ def verdict_on(scenario: Scenario, hook: Any) -> Verdict:
             max_agent_steps=scenario.steps + 10,
         )
         try:
-            last_message = _run(agent, scenario.task, scenario.how)["last_message"]
+            last_message = _run(agent, [*history, scenario.task], scenario.how)["last_message"]
             assert last_message.text == DONE, f"the last message is {last_message}"
         except Exception as error:
             verdict.died_of = error
@@ -229,15 +230,15 @@ def verdict_on(scenario: Scenario, hook: Any) -> Verdict:
     return verdict
 
 
-def _run(agent: Agent, task: ChatMessage, how: str) -> dict[str, Any]:
+def _run(agent: Agent, messages: list[ChatMessage], how: str) -> dict[str, Any]:
     async def collect(chunk: StreamingChunk) -> None:
         pass
 
     if how == "sync":
-        return agent.run(messages=[task])
+        return agent.run(messages=messages)
     if how == "streaming":
-        return agent.run(messages=[task], streaming_callback=lambda chunk: None)
-    return asyncio.run(agent.run_async(messages=[task], streaming_callback=collect if "streaming" in how else None))
+        return agent.run(messages=messages, streaming_callback=lambda chunk: None)
+    return asyncio.run(agent.run_async(messages=messages, streaming_callback=collect if "streaming" in how else None))
 
 
 def _generator(provider: str, base_url: str) -> Any:

@@ -8,7 +8,9 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from haystack.dataclasses import ChatMessage, ImageContent, ToolCall
+from haystack.dataclasses import ChatMessage, ChatRole, ImageContent, ToolCall
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from samples import chat, run_of, step
 from servers.anthropic_messages import StrictAnthropicServer
 from servers.openai_chat import StrictOpenAIServer
@@ -16,6 +18,7 @@ from survival import compactors
 
 from haystack_compaction import EstimateTokenCounter, pin
 from haystack_compaction.conversation.repair import repaired
+from haystack_compaction.testing import conversations
 
 COUNTER = EstimateTokenCounter()
 PICTURE = ImageContent(
@@ -84,9 +87,24 @@ def compacted(name, target, *, without=""):
     for title, messages in CONVERSATIONS.items():
         if title.split()[0] in without:
             continue
-        valid = repaired(messages, keep_pending=False)
+        valid = acceptable_to_gemini(messages)
         share = int(target * COUNTER.count(valid))
         yield title, compactors()[name]().compact(valid, share, COUNTER) or valid
+
+
+def acceptable_to_gemini(messages):
+    """A valid conversation, without what the assistant says right before a message with calls."""
+    accepted, following = [], None
+    for message in reversed(repaired(messages, keep_pending=False)):
+        if is_text(message) and following and following.tool_calls:
+            continue
+        accepted.append(message)
+        following = following if message.is_from(ChatRole.SYSTEM) else message
+    return accepted[::-1]
+
+
+def is_text(message):
+    return message.is_from(ChatRole.ASSISTANT) and not message.tool_calls
 
 
 def each_output(test):
@@ -111,25 +129,31 @@ def test_anthropic(name, target):
         accepted(server, {"model": "scripted", "max_tokens": 1, "system": system, "messages": converted}, title)
 
 
-# What the model said beside a call that is gone stays, so that two of its turns follow each other.
-GEMINI_REFUSES = {"selective_pruning", "hybrid"}
-
-
 @each_output
-def test_google(name, target, request):
-    if name in GEMINI_REFUSES:
-        request.applymarker(pytest.mark.xfail(reason="text beside a removed call stays, right before another call"))
+def test_google(name, target):
     utils = pytest.importorskip("haystack_integrations.components.generators.google_genai.chat.utils")
     for title, messages in compacted(name, target):
-        spoken = [message for message in messages if message.role.value != "system"]
+        spoken = [message for message in messages if not message.is_from(ChatRole.SYSTEM)]
         contents = [utils._convert_message_to_google_genai_format(message) for message in spoken]
         assert all(content.parts for content in contents), title
         for before, after in pairwise(contents):
-            # A call comes right after the user or a result. What does not keep to this in the first place stays so.
-            if not title.startswith("random") and any(part.function_call for part in after.parts):
+            if any(part.function_call for part in after.parts):
                 assert before.role == "user", (title, before, after)
             if any(part.function_call for part in before.parts):
                 assert any(part.function_response for part in after.parts), title
+
+
+@pytest.mark.parametrize("name", compactors())
+@settings(max_examples=25, deadline=None)
+@given(messages=conversations(), more=conversations(), share=st.floats(0, 1))
+def test_calls_follow_a_user_message_or_a_result(name, messages, more, share):
+    """As Gemini demands, in whatever is compacted, and compacted again when it has grown."""
+    compactor = compactors()[name]()
+    compacted = []
+    for added in (messages, more):
+        valid = acceptable_to_gemini([*compacted, *added])
+        compacted = compactor.compact(valid, int(share * COUNTER.count(valid)), COUNTER) or valid
+        assert acceptable_to_gemini(compacted) == compacted
 
 
 @each_output

@@ -2,11 +2,18 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 
-"""No run dies of its context. Set SURVIVAL=all for every compactor in every scenario, which takes minutes."""
+"""
+No run dies of its context.
+
+Set SURVIVAL=all for every compactor in every scenario: more than 700 runs, a quarter of an hour of one core. Those of
+one compactor are `-k "hybrid:"`, with its name.
+"""
 
 import os
 
 import pytest
+from haystack.dataclasses import ChatMessage
+from samples import step
 from survival import WINDOW, Scenario, compactors, scenarios, verdict_on
 
 from haystack_compaction import CompactionHook, SlidingWindowCompactor, SummarizationCompactor
@@ -48,6 +55,39 @@ def test_two_hundred_steps():
     verdict = verdict_on(scenario, CompactionHook(SlidingWindowCompactor(), context_window=WINDOW))
     assert verdict.is_alive, verdict
     assert verdict.rewrites <= 12
+
+
+def test_the_room_for_the_reply_stays_free():
+    scenario = Scenario(sizes=(150, 400, 60, 250))
+    late = {"context_window": WINDOW, "compact_at": 0.95}
+    verdict = verdict_on(scenario, CompactionHook(SlidingWindowCompactor(), **late, reserve_tokens=2_000))
+    assert verdict.is_alive, verdict
+    assert WINDOW - 3_000 < max(verdict.sizes) <= WINDOW - 2_000
+    assert max(verdict_on(scenario, CompactionHook(SlidingWindowCompactor(), **late)).sizes) > WINDOW - 1_000
+
+
+BROKEN = {
+    "a result without its call": step("check", "fine", call_id="0")[1:],
+    "a call without its result": step("check", "fine", call_id="0")[:1],
+    "a result away from its call": [
+        step("check", "fine", call_id="0")[0],
+        ChatMessage.from_user("Are you there?"),
+        step("check", "fine", call_id="0")[1],
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_history_is_repaired_before_a_model_sees_it(kind, caplog):
+    """Whether or not anything is compacted."""
+    scenario = Scenario(sizes=(20,), steps=2)
+    hook = CompactionHook(SlidingWindowCompactor(), context_window=WINDOW)
+    verdict = verdict_on(scenario, hook, BROKEN[kind])
+    assert verdict.is_alive, verdict
+    assert len(verdict.sizes) == 3
+    assert "it was repaired in" in caplog.text
+    unrepaired = CompactionHook(SlidingWindowCompactor(), context_window=WINDOW, repair=False)
+    assert not verdict_on(scenario, unrepaired, BROKEN[kind]).is_alive
 
 
 @pytest.mark.parametrize("compactor", [SlidingWindowCompactor(), SummarizationCompactor()], ids=str)

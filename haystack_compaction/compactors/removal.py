@@ -7,10 +7,12 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import takewhile
 
 from haystack.dataclasses import ChatMessage, ChatRole
 
 from haystack_compaction.conversation.notes import omission_note, summary_note
+from haystack_compaction.conversation.stranded import behind_stranded, stranded_texts
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.tokens.ledger import TokenLedger
 
@@ -74,6 +76,9 @@ class Removal:
         """
         Return the conversation without some of its messages.
 
+        Texts that would come to stand right before calls stay in front of the note where they can, and go into it
+        where they cannot.
+
         :param gone: The indexes of the messages to remove. Notes among them live on inside the new note.
         :param rewritten: Messages that take the place of others, by index.
         :param removed_calls: How many calls of each tool the note is to name as removed.
@@ -89,10 +94,18 @@ class Removal:
             messages[index] = message
         out = gone | folded
         kept = [index for index in range(len(messages)) if index not in out]
+        place = self._place(max([*out, *rewritten], default=-1), kept)
+        stranded = stranded_texts(messages, kept)
+        pinned = stranded & conversation.protected
+        if self.template is not None and (pinned or place == conversation.task_index):
+            place = behind_stranded(stranded, kept, max(pinned, default=place))
+            before = reversed(kept[: bisect_right(kept, place)])
+            stranded.difference_update(list(takewhile(stranded.__contains__, before)))
+        stranded -= pinned
+        kept = [index for index in kept if index not in stranded]
         if self.template is None:
             return [messages[index] for index in kept]
-        dropped = gone - folded
-        place = self._place(max([*dropped, *rewritten], default=-1), kept)
+        dropped = (gone - folded) | stranded
         earlier = [conversation.messages[index] for index in sorted(folded)]
         if told:
             in_task = conversation.task_index is not None and place >= conversation.task_index
@@ -111,6 +124,7 @@ class Removal:
                 removed_messages=len(dropped),
                 kept_messages=len(kept),
                 removed_calls=removed_calls,
+                said=[messages[index].text or "" for index in sorted(stranded)],
                 folded=earlier,
             )
         compacted = [messages[index] for index in kept]

@@ -5,7 +5,7 @@
 """Removes completed tool calls with their results, the least relevant first, and keeps every other message."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from haystack import component
 from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall
 
-from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.checks import given, require_at_least, require_names, require_texts
+from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.removal import Removal
 from haystack_compaction.conversation.identifiers import IdentifierIndex
+from haystack_compaction.conversation.notes import COMPACTION_META_KEY
 from haystack_compaction.conversation.pairing import answered_calls
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.conversation.tool_steps import (
@@ -38,11 +40,11 @@ _DEFAULT_NOTE = (
 )
 
 # So many of the newest messages are asked what they name. What was only named long before them is hardly of use still.
-_NAMING_MESSAGES = 2_000
+_NAMING_MESSAGES = 1_000
 # Where there are many results, only the ends of large ones are searched for names: so many characters in all, though
 # of each at least so many.
-_SEARCHED_CHARACTERS = 1_000_000
-_LEAST_SEARCHED = 400
+_SEARCHED_CHARACTERS = 300_000
+_LEAST_SEARCHED = 100
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 
@@ -67,9 +69,13 @@ class SelectivePruningCompactor(Compactor):
     Removes completed tool calls together with their results, the least relevant first. Keeps every other message.
 
     First go the pairs that a later identical call superseded, then errors that a later success of the same tool
-    resolved, then the oldest. Pairs whose identifiers (paths, addresses, ids, numbers) later messages use go last. An
-    assistant message that loses all its calls keeps its text. Calls of one message that came with reasoning go
-    together, since providers refuse the rest of them without it. Costs no call of a model.
+    resolved, then the oldest. Pairs whose identifiers (paths, addresses, ids, numbers) later messages use go last.
+    Calls of one message that came with reasoning go together, since providers refuse the rest of them without it. Costs
+    no call of a model.
+
+    An assistant message that loses all its calls keeps its text as a message of its own. Where that would come to stand
+    right before the calls of another message, which Gemini refuses, the note stands between the two if it is the
+    beginning of the current task, and otherwise takes up the beginning of what such messages said.
 
     ### Usage example
 
@@ -93,7 +99,7 @@ class SelectivePruningCompactor(Compactor):
     :param keep_tools: The names of tools whose calls are never removed.
     :param note: The text of the note, from the user's role, that stands where pairs were removed; a line that names the
         removed calls is added to it. `{num_removed}` is replaced by the number of messages, those of earlier passes
-        included. None removes silently.
+        included. None removes silently, and with the calls the texts that can't stand without a note.
     :param options: The options that every compactor takes, see `Compactor`.
     :raises ValueError: If an option is out of its range.
     """
@@ -110,6 +116,8 @@ class SelectivePruningCompactor(Compactor):
     ) -> None:
         Compactor.__init__(self, **options)
         require_at_least(0, min_keep_steps=min_keep_steps)
+        require_names(keep_tools=keep_tools)
+        require_texts(**given(note=note))
         self.min_keep_steps = min_keep_steps
         self.keep_tools = tuple(keep_tools)
         self.note = note
@@ -191,46 +199,42 @@ class _Pruning:
         """Whether all units must go, whatever their order."""
         return self._ledger.exceeds(self._staying, target_tokens - self._size_added)
 
-    def fewest(self, target_tokens: int) -> list[ChatMessage]:
+    def fewest(self, target_tokens: int) -> list[ChatMessage] | None:
         """The conversation without as many units as must go for the rest to come under the target."""
+        units = self._as_messages()
         number = self._ledger.fewest_removals(
-            self._as_messages(),
+            units,
             staying=self._staying,
             size_added=self._size_added,
             target_tokens=target_tokens,
             without=self.without,
             is_measured=True,
         )
-        compacted = self.without(number)
-        size = self._ledger.measure(compacted)
-        if size <= target_tokens:
-            return compacted
         # Messages that lose their calls have a text that stays, which was left out of account so far.
-        more = self._ledger.edited_to_fit(
-            map(self._saving, self.units[number:]),
-            size_before=size,
+        texts = [rest for rest in self._left(number).values() if rest is not None]
+        size = self._ledger.count([*self._staying, *chain.from_iterable(units[number:])]) + self._ledger.count(texts)
+        return self._ledger.edited_to_fit(
+            chain([0], map(self._saving, self.units[number:])),
+            size_before=size + self._size_added,
             target_tokens=target_tokens,
-            edited=lambda further: self.without(number + further),
+            edited=lambda edits: self.without(number + edits - 1),
         )
-        return more or compacted
 
     def without(self, number: int) -> list[ChatMessage]:
         """The conversation without the first so many units."""
-        units = self.units[:number]
-        gone = {pair.result for unit in units for pair in unit}
-        lost: dict[int, tuple[int, ...]] = {}
-        for unit in units:
-            for pair in unit:
-                lost[pair.step] = (*lost.get(pair.step, ()), pair.position)
-        rewritten: dict[int, ChatMessage] = {}
-        for index, positions in lost.items():
-            rest = self._rest(index, positions)
-            if rest is None:
-                gone.add(index)
-            else:
-                rewritten[index] = rest
-        calls = Counter(pair.call.tool_name for unit in units for pair in unit)
+        pairs = list(chain.from_iterable(self.units[:number]))
+        left = self._left(number)
+        gone = {pair.result for pair in pairs}.union(index for index, rest in left.items() if rest is None)
+        rewritten = {index: rest for index, rest in left.items() if rest is not None}
+        calls = Counter([pair.call.tool_name for pair in pairs])
         return self._removal.without(gone, rewritten=rewritten, removed_calls=calls)
+
+    def _left(self, number: int) -> dict[int, ChatMessage | None]:
+        """What is left of each message that has lost calls with the first so many units, by its index."""
+        lost: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+        for pair in chain.from_iterable(self.units[:number]):
+            lost[pair.step] += (pair.position,)
+        return {index: self._rest(index, positions) for index, positions in lost.items()}
 
     def _as_messages(self) -> list[list[ChatMessage]]:
         """The messages of each unit; a message with calls in several of them goes with the first."""
@@ -256,11 +260,18 @@ class _Pruning:
         return results + self._ledger.count([message]) - self._ledger.count([] if rest is None else [rest])
 
     def _rest(self, index: int, lost: tuple[int, ...]) -> ChatMessage | None:
-        if (index, lost) not in self._remains:
+        key = index, lost
+        if key not in self._remains:
             message = self._messages[index]
-            kept = [call for position, call in enumerate(message.tool_calls) if position not in lost]
-            self._remains[index, lost] = with_calls(message, kept)
-        return self._remains[index, lost]
+            calls = message.tool_calls
+            if len(lost) < len(calls):
+                kept = [call for position, call in enumerate(calls) if position not in lost]
+                self._remains[key] = with_calls(message, kept)
+            else:
+                # Without a mark, the text would pass for the answer that ends a turn.
+                marker = {"strategy": SelectivePruningCompactor.strategy}
+                self._remains[key] = with_calls(message, (), {COMPACTION_META_KEY: marker})
+        return self._remains[key]
 
 
 def _least_relevant_first(conversation: Conversation, units: list[_Unit], batches: list[_Unit]) -> list[_Unit]:
@@ -275,10 +286,10 @@ def _least_relevant_first(conversation: Conversation, units: list[_Unit], batche
 
     limit = max(_SEARCHED_CHARACTERS // max(len(units), 1), _LEAST_SEARCHED)
 
-    def use(unit: _Unit) -> int:
-        return max([named.use_of(_ends(_result_text(messages[pair.result]), limit), pair.result) for pair in unit])
+    def use(pair: _Pair) -> int:
+        return named.use_of(_ends(_result_text(messages[pair.result]), limit), pair.result)
 
-    return [*ordered, *sorted(units, key=use)]
+    return [*ordered, *sorted(units, key=lambda unit: max(map(use, unit)))]
 
 
 def _outdated(messages: Sequence[ChatMessage], batches: list[_Unit]) -> tuple[set[int], set[int]]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from haystack import component
 from haystack.dataclasses import ChatMessage, FileContent, ImageContent, TextContent, ToolCall, ToolCallResult
 
-from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.checks import require_at_least, require_names, require_texts
+from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY
 from haystack_compaction.conversation.shortening import described, json_text, strings_in, with_short_strings
 from haystack_compaction.conversation.structure import Conversation
@@ -97,6 +98,8 @@ class ToolResultPruningCompactor(Compactor):
         Compactor.__init__(self, **options)
         require_at_least(1, min_keep_steps=min_keep_steps)
         require_at_least(0, min_tokens=min_tokens)
+        require_texts(placeholder=placeholder)
+        require_names(skip_meta_keys=skip_meta_keys, keep_tools=keep_tools)
         self.min_keep_steps = min_keep_steps
         self.min_tokens = min_tokens
         self.placeholder = placeholder
@@ -169,7 +172,7 @@ class ToolResultPruningCompactor(Compactor):
     def _pruned(self, message: ChatMessage, size: int) -> ChatMessage:
         result = result_of(message)
         pruned = ToolCallResult(self._placeholder(result, size), result.origin, result.error)
-        return ChatMessage(message.role, [pruned], message.name, self._marked(message.meta, size))
+        return ChatMessage(message.role, [pruned], message.name, {**message.meta, **self._mark(size)})
 
     def _placeholder(self, result: ToolCallResult, size: int) -> str:
         values = {
@@ -188,12 +191,12 @@ class ToolResultPruningCompactor(Compactor):
             else call
             for call in message.tool_calls
         ]
-        shrunk = with_calls(message, calls)
+        shrunk = with_calls(message, calls, self._mark(size))
         assert shrunk is not None
-        return replace(shrunk, _meta=self._marked(shrunk.meta, size))
+        return shrunk
 
-    def _marked(self, meta: dict[str, Any], size: int) -> dict[str, Any]:
-        return {**meta, COMPACTION_META_KEY: {"strategy": self.strategy, "original_tokens": size}}
+    def _mark(self, size: int) -> dict[str, Any]:
+        return {COMPACTION_META_KEY: {"strategy": self.strategy, "original_tokens": size}}
 
 
 def _has_long_strings(call: ToolCall) -> bool:

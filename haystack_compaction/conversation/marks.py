@@ -2,7 +2,7 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 
-"""What only the caller of a compactor knows about messages, told by marks that last for one pass."""
+"""What compactors are told about messages for the length of one pass: by marks, and by the names of tools."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ from dataclasses import replace
 from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.conversation.notes import CURRENT_TASK_META_KEY, PINNED_META_KEY, is_pinned
+from haystack_compaction.conversation.origins import with_origins
 from haystack_compaction.conversation.pins import PinRules
 
 # A pin that is to be taken off again.
@@ -18,7 +19,7 @@ _PINNED_BY_RULE = "pinned_by_rule"
 
 class MarkedMessages:
     """
-    A conversation in which some messages stand as copies with marks.
+    A conversation in which some messages stand as copies with marks, or with the call that a result answers.
 
     :param messages: The conversation, oldest to newest. It is left as it is.
     :param task: The message that the run was started with, where that is known.
@@ -30,9 +31,11 @@ class MarkedMessages:
     ) -> None:
         self._task = task
         self._pins = list(pins)
+        named = with_origins(messages)
+        self._is_any = task is not None or bool(self._pins) or named is not messages
         #: The conversation as compactors get to see it.
-        self.messages = [self._marked(message) for message in messages] if self._is_any else list(messages)
-        self._originals = {id(marked): message for marked, message in zip(self.messages, messages, strict=True)}
+        self.messages = [self._marked(message) for message in named] if self._is_any else list(messages)
+        self._originals = dict(zip(map(id, self.messages), messages, strict=True)) if self._is_any else {}
 
     def unmarked(self, messages: list[ChatMessage]) -> list[ChatMessage]:
         """
@@ -44,10 +47,6 @@ class MarkedMessages:
         if not self._is_any:
             return messages
         return [self._originals.get(id(message)) or _without_marks(message) for message in messages]
-
-    @property
-    def _is_any(self) -> bool:
-        return self._task is not None or bool(self._pins)
 
     def _marked(self, message: ChatMessage) -> ChatMessage:
         marks = {CURRENT_TASK_META_KEY: True} if message is self._task else {}

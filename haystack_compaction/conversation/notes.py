@@ -32,7 +32,7 @@ _NUM_REMOVED = "{num_removed}"
 # A number of removed messages that no conversation can have had.
 _ABSURD = 10**9
 
-# How much of the summaries that no longer fit lives on in an omission note.
+# How much of the summaries that no longer fit lives on in an omission note, and how much of what the assistant said.
 _CARRIED_CHARACTERS = 400
 
 SummaryScope = Literal["history", "task"]
@@ -115,6 +115,7 @@ def omission_note(
     removed_messages: int,
     kept_messages: int,
     removed_calls: Mapping[str, int] | None = None,
+    said: Sequence[str] = (),
     folded: Sequence[ChatMessage] = (),
 ) -> ChatMessage:
     """
@@ -127,6 +128,7 @@ def omission_note(
     :param removed_messages: How many messages this pass removed, without the folded notes.
     :param kept_messages: How many messages the compacted conversation has, without the note.
     :param removed_calls: How many calls of each tool are to be named as removed, by the name of the tool.
+    :param said: What the assistant said that is not to be lost with its message; the beginning lives on in the text.
     :param folded: Earlier notes that give way to this one. What they stand for is added to the numbers, and the
         beginning of a summary among them lives on in the text.
     :returns: The note, marked in its `meta`.
@@ -134,12 +136,16 @@ def omission_note(
     markers = [_marker(note) for note in folded]
     total = removed_messages + sum(map(_removed_messages, markers))
     calls = Counter(removed_calls or {}) + _removed_calls(markers)
+    quoted = " ".join([*(str(marker["said"]) for marker in markers if "said" in marker), *said])[:_CARRIED_CHARACTERS]
     carried = "\n".join(filter(None, map(_carried_text, folded)))[:_CARRIED_CHARACTERS]
     # `replace` and not `format`: a user's template may hold braces of its own, such as a piece of JSON.
-    text = "\n".join(filter(None, [template.replace(_NUM_REMOVED, str(total)), _call_line(calls), carried]))
+    lines = [template.replace(_NUM_REMOVED, str(total)), _call_line(calls), _said_line(quoted), carried]
+    text = "\n".join(filter(None, lines))
     marker = {"strategy": strategy, "removed_messages": total, "kept_messages": kept_messages, "kind": "omission"}
     if calls:
         marker["removed_calls"] = dict(calls)
+    if quoted:
+        marker["said"] = quoted
     if carried:
         marker["carried"] = carried
     return ChatMessage.from_user(text, meta={COMPACTION_META_KEY: marker})
@@ -171,6 +177,10 @@ def _removed_calls(markers: Iterable[Mapping[str, Any]]) -> Counter[str]:
 def _call_line(calls: Mapping[str, int]) -> str:
     names = ", ".join(f"{tool} x{number}" for tool, number in calls.items())
     return f"Tool calls among them: {names}." if calls else ""
+
+
+def _said_line(quoted: str) -> str:
+    return f"The assistant said between them: {quoted}" if quoted else ""
 
 
 def _number(value: Any) -> int:
@@ -222,10 +232,12 @@ def told_by(note: ChatMessage) -> str:
     Return what a note tells beyond its numbers, without the frame around it.
 
     :param note: A note of ours, of Haystack's or of anybody's.
-    :returns: The text of a summary; of an omission note the calls it names and what it carries of a summary.
+    :returns: The text of a summary; of an omission note the calls it names, and what it carries of summaries and of
+        what the assistant said.
     """
     if is_omission_note(note):
-        return "\n".join(filter(None, [_call_line(_removed_calls([_marker(note)])), _carried_text(note)]))
+        calls, quoted = _removed_calls([_marker(note)]), str(_marker(note).get("said", ""))
+        return "\n".join(filter(None, [_call_line(calls), _said_line(quoted), _carried_text(note)]))
     text = _REFERENCES.sub("", _without_tags(note.text or ""))
     return _SUMMARY_TITLE.sub("", text, count=1).strip()
 

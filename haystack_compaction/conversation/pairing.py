@@ -164,6 +164,4 @@ def _pair(messages: Sequence[ChatMessage]) -> dict[int, _Batch]:
 
 
 def _missing_result(call: ToolCall) -> ChatMessage:
-    return ChatMessage.from_tool(
-        _MISSING_RESULT, origin=call, error=True, meta={COMPACTION_META_KEY: dict(_STAND_IN)}
-    )
+    return ChatMessage.from_tool(_MISSING_RESULT, origin=call, error=True, meta={COMPACTION_META_KEY: dict(_STAND_IN)})

@@ -246,6 +246,9 @@ def _head_end(messages: Sequence[ChatMessage]) -> int:
 
 def _is_final_reply(message: ChatMessage) -> bool:
     """Whether an assistant message ends a tool loop: it says something and calls nothing."""
+    if message._meta and COMPACTION_META_KEY in message._meta:
+        # It called tools before compaction took the calls.
+        return False
     says_something = False
     for part in message._content:
         if isinstance(part, ToolCall):

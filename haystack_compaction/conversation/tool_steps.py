@@ -4,7 +4,7 @@
 
 """The steps in which tools were called, and what may be rewritten of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, ToolCall, ToolCallResult
@@ -47,7 +47,7 @@ def tool_steps(conversation: Conversation) -> list[ToolStep]:
             end = index + 1
             while end < len(messages) and messages[end]._role is tool:
                 end += 1
-            steps.append(ToolStep(index - 1, range(index, end), in_current_task=index - 1 > task_index))
+            steps.append(ToolStep(index - 1, range(index, end), index - 1 > task_index))
     return steps
 
 
@@ -116,19 +116,23 @@ def calls_need_reasoning(message: ChatMessage) -> bool:
     return bool(message.reasonings) and any(call.extra for call in message.tool_calls)
 
 
-def with_calls(message: ChatMessage, calls: Sequence[ToolCall]) -> ChatMessage | None:
+def with_calls(
+    message: ChatMessage, calls: Sequence[ToolCall], marks: Mapping[str, Any] | None = None
+) -> ChatMessage | None:
     """
     Give an assistant message other calls. Reasoning and replay data go, they belonged to the calls it had.
 
     :param message: The assistant message. It is left as it is.
     :param calls: The calls that stand in the place of its own.
+    :param marks: What is added to its `meta`.
     :returns: The new message, or None when nothing would be left of it.
     """
     rest = [part for part in message._content if not isinstance(part, (ReasoningContent, ToolCall))]
     content = [*rest, *calls]
     if not content:
         return None
-    return ChatMessage(message._role, content, message._name, without_replay_data(message))
+    meta = {**without_replay_data(message), **marks} if marks else without_replay_data(message)
+    return ChatMessage(message._role, content, message._name, meta)
 
 
 def without_replay_data(message: ChatMessage) -> dict[str, Any]:

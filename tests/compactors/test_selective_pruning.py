@@ -14,6 +14,7 @@ from haystack_compaction.compactors.selective_pruning import SelectivePruningCom
 from haystack_compaction.compactors.tool_result_pruning import ToolResultPruningCompactor
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.notes import is_omission_note
+from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.testing import check_compactor, provider_fault
 
 FILLER = "all quiet on the pier " * 40
@@ -164,9 +165,65 @@ def test_an_assistant_message_keeps_its_text():
     result = compacted(messages, note=None)
     assert texts(result) == ["Look.", "I look at both.", "Done.", TASK.text, "", "fine"]
     assert not result[1].reasonings
-    assert result[1].meta == {"model": "m"}
+    assert result[1].meta == {"model": "m", "context_compaction": {"strategy": "selective_pruning"}}
     assert messages[1].reasonings
     assert messages[1].meta["thought_signatures"]
+
+
+def test_the_note_keeps_texts_apart_from_the_calls_that_follow_them():
+    """Gemini refuses calls right behind what the assistant said before."""
+    messages = [TASK, *pair("a", text="First a."), *pair("b", text="Then b."), *pair("c", text="Then c."), *NEWEST]
+    result = compacted(messages, size(messages) // 2)
+    assert texts(result)[:3] == [TASK.text, "First a.", "Then b."]
+    assert is_omission_note(result[3])
+    assert result[4:] == messages[5:]
+
+
+def test_a_later_pass_keeps_them_apart():
+    messages = [TASK, *pair("a", text="First a."), *pair("b", text="Then b."), *NEWEST]
+    first = compacted(messages, size(messages) - 1)
+    second = compacted([*first, *pair("c")])
+    assert texts(second)[:3] == [TASK.text, "First a.", "Then b."]
+    assert is_omission_note(second[3])
+    assert calls_in(second) == ["c"]
+
+
+def scattered():
+    """A task of which only the third call goes, as a later identical one superseded it, and a turn that loses one."""
+    return [
+        ChatMessage.from_user("Hi"),
+        *pair("a", text="A turn."),
+        *pair("b"),
+        ChatMessage.from_assistant("Ok"),
+        TASK,
+        *pair("first"),
+        *pair("second", text="Second."),
+        *pair("third"),
+        *pair("a"),
+        *pair("second"),
+    ]
+
+
+def test_the_note_tells_what_else_was_said_right_before_calls():
+    result = compacted(scattered(), size(scattered()) - size(pair("second")) - 50)
+    assert calls_in(result) == ["b", "first", "third", "a", "second"]
+    note = next(message for message in result if is_omission_note(message))
+    assert "The assistant said between them: A turn. Second." in note.text
+    assert not {"A turn.", "Second."} & set(texts(result))
+    again = compacted([*result, *pair("more")], size(result))
+    assert "The assistant said between them: A turn. Second." in "".join(texts(again))
+
+
+def test_without_a_note_there_is_no_place_for_it():
+    result = compacted(scattered(), size(scattered()) - size(pair("second")) - 50, note=None)
+    assert not {"A turn.", "Second."} & set(texts(result))
+
+
+def test_a_text_that_lost_its_calls_ends_no_turn():
+    messages = [TASK, *pair("a", text="First a."), *pair("b", text="Then b."), *NEWEST]
+    result = compacted(messages, min_keep_steps=0)
+    conversation = Conversation([*result, ChatMessage.from_user("Go on.")])
+    assert conversation.messages[conversation.task_index] is TASK
 
 
 def test_pairs_of_a_batch_go_one_by_one():

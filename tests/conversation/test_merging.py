@@ -22,6 +22,8 @@ from haystack_compaction.conversation.notes import is_note, omission_note, pin
 NOTE = omission_note("{num_removed} are gone.", strategy="sliding_window", removed_messages=7, kept_messages=3)
 OTHER = omission_note("{num_removed} more.", strategy="sliding_window", removed_messages=2, kept_messages=3)
 REPLY = ChatMessage.from_assistant("Noon.")
+# What stays of a message whose calls went.
+LEFT = ChatMessage.from_assistant("I look.", meta={"context_compaction": {"strategy": "selective_pruning"}})
 SYSTEM = ChatMessage.from_system("Be brief.")
 
 
@@ -34,6 +36,12 @@ SYSTEM = ChatMessage.from_system("Be brief.")
         ([NOTE, OTHER, REPLY], ["7 are gone.\n\n2 more.", "Noon."]),
         ([NOTE, REPLY, TASK], ["7 are gone.", "Noon.", "Audit every service."]),
         ([TASK, NOTE, TASK], ["Audit every service.", "7 are gone.\n\nAudit every service."]),
+        (
+            [TASK, LEFT, LEFT, NOTE, *step("read_log", "fine")],
+            [TASK.text, "I look.\n\nI look.", "7 are gone.", "", "fine"],
+        ),
+        ([TASK, LEFT, REPLY, TASK], [TASK.text, "I look.\n\nNoon.", TASK.text]),
+        ([TASK, REPLY, REPLY, TASK], [TASK.text, "Noon.", "Noon.", TASK.text]),
         ([], []),
     ],
 )
@@ -66,7 +74,7 @@ def test_whoever_gets_it_can_take_it_apart():
 
 
 def read_a_log_or_answer(index, messages):
-    return Reply(tool_calls=[Call("read_log", {"number": index})]) if index < 60 else "All is well."
+    return Reply(f"Log {index}.", [Call("read_log", {"number": index})]) if index < 60 else "All is well."
 
 
 @pytest.mark.parametrize("name", compactors())
