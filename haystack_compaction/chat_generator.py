@@ -33,7 +33,7 @@ from haystack_compaction.models import window_size
 from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
 from haystack_compaction.tokens.request_meter import RequestMeter
-from haystack_compaction.window import Window
+from haystack_compaction.window import Window, preferred_target
 from haystack_compaction.window_guard import WindowGuard
 
 _KNOWN_CONVERSATIONS = 64
@@ -73,7 +73,8 @@ class CompactingChatGenerator:
     :param context_window: The model's context window in tokens, at least 1; or, with the extra `models`, the model's
         name.
     :param compact_at: The share of the window at which compaction starts, greater than `compact_to` and at most 1.
-    :param compact_to: The share of the window that compaction aims for, greater than 0.
+    :param compact_to: The share of the window that compaction aims for, greater than 0. None for what suits the
+        compactor, see `Compactor.compact_to`; 0.4 with those of others.
     :param token_counter: What measures messages; None for `EstimateTokenCounter`.
     :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
     :param last_resort: Whether the largest contents are shortened, or the oldest messages removed where that is not
@@ -103,7 +104,7 @@ class CompactingChatGenerator:
         *,
         context_window: int | str,
         compact_at: float = 0.7,
-        compact_to: float = 0.4,
+        compact_to: float | None = None,
         token_counter: TokenCounter | None = None,
         reserve_tokens: int | None = None,
         last_resort: bool = True,
@@ -116,10 +117,11 @@ class CompactingChatGenerator:
         max_retries: int = 2,
         is_context_overflow: Callable[[BaseException], bool] | None = None,
     ) -> None:
+        self.compactor = HybridCompactor() if compactor is None else compactor
         self.window = Window(
             context_window=window_size(context_window),
             compact_at=compact_at,
-            compact_to=compact_to,
+            compact_to=preferred_target(self.compactor) if compact_to is None else compact_to,
             reserve_tokens=reserve_tokens,
             last_resort=last_resort,
             repair=repair,
@@ -133,7 +135,6 @@ class CompactingChatGenerator:
         self.on_archive_failure = on_archive_failure
         self.on_compaction = on_compaction
         self.chat_generator = chat_generator
-        self.compactor = HybridCompactor() if compactor is None else compactor
         self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
         self.max_retries = max_retries
         self.is_context_overflow = is_context_overflow

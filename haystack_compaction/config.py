@@ -119,7 +119,7 @@ class CompactionConfig:
             model's name.
         :param chat_generator: See `build_compactor`.
         :returns: A new hook that compacts at `trigger_threshold_tokens` down to `target_tokens`. Where the window is no
-            larger than the trigger, at 70 % of it down to 40 %.
+            larger than the trigger, at 70 % of it down to what suits the compactor.
         """
         return CompactionHook(self.build_compactor(chat_generator), **self._window(context_window))
 

@@ -37,7 +37,7 @@ from haystack_compaction.tokens.estimate import EstimateTokenCounter
 from haystack_compaction.tokens.ledger import TokenLedger
 from haystack_compaction.tokens.request_meter import RequestMeter
 from haystack_compaction.usage import added_usage
-from haystack_compaction.window import Window
+from haystack_compaction.window import Window, preferred_target
 from haystack_compaction.window_guard import WindowGuard
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class CompactionHook:
         name.
     :param compact_at: The share of the window at which compaction starts, greater than `compact_to` and at most 1.
     :param compact_to: The share of the window that compaction aims for, greater than 0. Lower means less often, but
-        more at a time.
+        more at a time. None for what suits the compactor, see `Compactor.compact_to`; 0.4 with those of others.
     :param token_counter: What measures messages; None for `EstimateTokenCounter`.
     :param reserve_tokens: The tokens of the window kept free for the reply, at least 0; None for 5 % of the window.
     :param last_resort: Whether the largest contents are shortened, or the oldest messages removed where that is not
@@ -106,7 +106,7 @@ class CompactionHook:
         *,
         context_window: int | str,
         compact_at: float = 0.7,
-        compact_to: float = 0.4,
+        compact_to: float | None = None,
         token_counter: TokenCounter | None = None,
         reserve_tokens: int | None = None,
         last_resort: bool = True,
@@ -123,7 +123,7 @@ class CompactionHook:
         self.window = Window(
             context_window=window_size(context_window),
             compact_at=compact_at,
-            compact_to=compact_to,
+            compact_to=preferred_target(compactor) if compact_to is None else compact_to,
             reserve_tokens=reserve_tokens,
             last_resort=last_resort,
             repair=repair,
@@ -139,7 +139,7 @@ class CompactionHook:
         self.reports_key = reports_key
         self.context_window = self.window.context_window
         self.compact_at = compact_at
-        self.compact_to = compact_to
+        self.compact_to = self.window.compact_to
         self.token_counter = EstimateTokenCounter() if token_counter is None else token_counter
         self._ledger = TokenLedger(self.token_counter)
         self._runs: weakref.WeakKeyDictionary[State, WindowGuard] = weakref.WeakKeyDictionary()

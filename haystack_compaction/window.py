@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass, replace
 
-from haystack_compaction.compactors.base import require_at_least
+from haystack_compaction.compactors.base import Compactor, require_at_least
 
 # The share of the window that is kept free for the reply, unless the user says how much.
 _RESERVED_SHARE = 0.05
@@ -31,7 +31,7 @@ class Window:
 
     context_window: int
     compact_at: float = 0.7
-    compact_to: float = 0.4
+    compact_to: float = Compactor.compact_to
     reserve_tokens: int | None = None
     last_resort: bool = True
     repair: bool = True
@@ -79,3 +79,13 @@ class Window:
         size = max(min(self.context_window, tokens), 1)
         reserved = self.reserve_tokens
         return replace(self, context_window=size, reserve_tokens=reserved if (reserved or 0) < size else None)
+
+
+def preferred_target(compactor: object) -> float:
+    """
+    Return the share of the window to compact to, for a user who names none.
+
+    :param compactor: Any compactor.
+    :returns: Its `compact_to` where it has one, 0.4 otherwise.
+    """
+    return float(getattr(compactor, "compact_to", Compactor.compact_to))

@@ -55,7 +55,10 @@ def replay(
     ],
     strategy: options.Strategy = "sliding_window",
     compact_at: Annotated[float, typer.Option(help="The share of the window at which compaction starts.")] = 0.7,
-    compact_to: Annotated[float, typer.Option(help="The share of the window to compact to.")] = 0.4,
+    compact_to: Annotated[
+        float | None,
+        typer.Option(help="The share of the window to compact to.", show_default="what suits the strategy"),
+    ] = None,
     reserve_tokens: Annotated[
         int | None, typer.Option(min=0, help="The tokens kept free for a reply. 5% of the window if not given.")
     ] = None,

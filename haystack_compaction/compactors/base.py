@@ -104,6 +104,9 @@ class Compactor:
     #: The name of the strategy, as `CompactionConfig` knows it and as reports and notes carry it.
     strategy: ClassVar[str] = "custom"
 
+    #: The share of a model's window that a hook or chat generator compacts down to with this compactor, unless told.
+    compact_to: ClassVar[float] = 0.4
+
     def __init__(
         self,
         *,
