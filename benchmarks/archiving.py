@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from haystack.dataclasses import ChatMessage
-from speed import conversation
+from measure import conversation
 
 from haystack_compaction.archive import ArchiveWriter, SQLiteArchive
 from haystack_compaction.archive.messages import searchable_text
