@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 """
-A chat pipeline with a compactor between the prompt and the model, for two turns with a long history.
+A chat pipeline with a compactor between the conversation and the model, for two turns with a long history.
 
 With a real model: replace `ScriptedChatGenerator(reply)` by
 `haystack.components.generators.chat.OpenAIChatGenerator(model="gpt-5.4-nano")` and set OPENAI_API_KEY.
@@ -11,6 +11,7 @@ With a real model: replace `ScriptedChatGenerator(reply)` by
 
 from haystack import Pipeline
 from haystack.components.builders import ChatPromptBuilder
+from haystack.components.joiners import ListJoiner
 from haystack.dataclasses import ChatMessage
 from scripted import ScriptedChatGenerator
 
@@ -25,10 +26,15 @@ def reply(number: int, messages: list[ChatMessage]) -> ChatMessage:
 
 
 pipeline = Pipeline()
-pipeline.add_component("prompt", ChatPromptBuilder(required_variables="*"))
+pipeline.add_component(
+    "prompt", ChatPromptBuilder([ChatMessage.from_user("When is high tide in {{ port }}?")], required_variables="*")
+)
+# The history joins after the prompt is built: what users wrote is no template.
+pipeline.add_component("conversation", ListJoiner(list[ChatMessage]))
 pipeline.add_component("compactor", SlidingWindowCompactor(trigger_threshold_tokens=2_000, target_tokens=1_000))
 pipeline.add_component("llm", ScriptedChatGenerator(reply))
-pipeline.connect("prompt.prompt", "compactor.messages")
+pipeline.connect("prompt.prompt", "conversation.values")
+pipeline.connect("conversation.values", "compactor.messages")
 pipeline.connect("compactor.messages", "llm.messages")
 
 history = [ChatMessage.from_system("You know everything about tides.")]
@@ -36,10 +42,9 @@ for day in range(30):
     history.append(ChatMessage.from_user(f"When is high tide on day {day}? " + "Please be precise. " * 5))
     history.append(ChatMessage.from_assistant("At half past noon. " * 10))
 
-for question in ("When is high tide in {{ port }}?", "And low tide in {{ port }}?"):
-    history.append(ChatMessage.from_user(question))
+for port in ("Brest", "Lorient"):
     result = pipeline.run(
-        {"prompt": {"template": history, "template_variables": {"port": "Brest"}}}, include_outputs_from={"compactor"}
+        {"conversation": {"values": history}, "prompt": {"port": port}}, include_outputs_from={"compactor"}
     )
     report = result["compactor"]["report"]
     print(f"{report.tokens_before} tokens before, {report.tokens_after} after, {report.removed_messages} messages gone")

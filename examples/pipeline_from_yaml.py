@@ -3,10 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
 """
-A compactor loaded from pipeline YAML.
+The pipeline of chat_pipeline.py from a YAML file.
 
 Importing the package is what allows Haystack to load its classes. A server that loads YAML without importing it sets
 HAYSTACK_DESERIALIZATION_ALLOWLIST=haystack_compaction instead.
+
+With a real model: pipeline.yaml says at its top what to replace.
 """
 
 from pathlib import Path
@@ -19,9 +21,16 @@ import haystack_compaction
 print(f"haystack-compaction {haystack_compaction.__version__}")
 pipeline = Pipeline.loads((Path(__file__).parent / "pipeline.yaml").read_text(encoding="utf-8"))
 
-messages = [ChatMessage.from_system("You know everything about tides.")]
+history = [ChatMessage.from_system("You know everything about tides.")]
 for day in range(100):
-    messages.append(ChatMessage.from_user(f"When is high tide on day {day}?"))
-    messages.append(ChatMessage.from_assistant("At half past noon. " * 10))
-result = pipeline.run({"compactor": {"messages": [*messages, ChatMessage.from_user("And today?")]}})
-print(result["compactor"]["report"])
+    history.append(ChatMessage.from_user(f"When is high tide on day {day}?"))
+    history.append(ChatMessage.from_assistant("At half past noon. " * 10))
+
+for port in ("Brest", "Lorient"):
+    result = pipeline.run(
+        {"conversation": {"values": history}, "prompt": {"port": port}}, include_outputs_from={"compactor"}
+    )
+    report = result["compactor"]["report"]
+    print(f"{report.tokens_before} tokens before, {report.tokens_after} after, {report.removed_messages} messages gone")
+    print(result["llm"]["replies"][0].text)
+    history = [*result["compactor"]["messages"], *result["llm"]["replies"]]
