@@ -144,7 +144,7 @@ def test_google(name, target):
 
 
 @pytest.mark.parametrize("name", compactors())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(messages=conversations(), more=conversations(), share=st.floats(0, 1))
 def test_calls_follow_a_user_message_or_a_result(name, messages, more, share):
     """As Gemini demands, in whatever is compacted, and compacted again when it has grown."""

@@ -263,14 +263,14 @@ class Draft:
         gone = {index for old in parts for index in chain(old.gone, old.region.notes)}
         kept = [index for index in range(len(conversation.messages)) if index not in gone]
         stranded = stranded_texts(conversation.messages, kept)
+        end_of_history = len(conversation.messages) if conversation.task_index is None else conversation.task_index
         compacted = [conversation.messages[index] for index in kept]
         # Later ones first, since each moves what is behind it.
         for old, text in sorted(parts.items(), key=lambda part: part[0].region.place, reverse=True):
             place = old.region.place - 1
-            pinned = {
-                index for index in stranded & conversation.protected if (index > place) is (old.region.scope == "task")
-            }
-            if pinned or old.region.scope == "task":
+            in_task = old.region.scope == "task"
+            pinned = {index for index in stranded & conversation.protected if (index > end_of_history) is in_task}
+            if pinned or in_task:
                 place = behind_stranded(stranded, kept, max(pinned, default=place))
             note = old.note(conversation, text, kept_messages=len(kept))
             compacted.insert(bisect_right(kept, place), note)
