@@ -22,8 +22,8 @@ from haystack.utils.deserialization import deserialize_component_inplace
 from haystack_compaction import lifecycle, overflow
 from haystack_compaction.archive.protocol import Archive
 from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_policy
+from haystack_compaction.checks import given, require_at_least, require_functions, require_messages, require_method
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
-from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.compactors.hybrid import HybridCompactor
 from haystack_compaction.conversation.pins import PinRules, require_pin_rules
 from haystack_compaction.events import OnCompaction
@@ -130,6 +130,12 @@ class CompactingChatGenerator:
         require_at_least(0, max_retries=max_retries)
         require_pin_rules(pinned=pinned)
         require_policy(on_archive_failure=on_archive_failure)
+        require_method("run", chat_generator=chat_generator)
+        require_method("compact", **given(compactor=compactor))
+        require_functions(**given(is_context_overflow=is_context_overflow))
+        require_method("count", **given(token_counter=token_counter))
+        require_method("read_range", **given(archive=archive))
+        require_functions(**given(on_compaction=on_compaction))
         self.pinned = pinned
         self.archive = archive
         self.on_archive_failure = on_archive_failure
@@ -273,12 +279,14 @@ class CompactingChatGenerator:
         conversation_id: str | None,
         **inputs: Any,
     ) -> Generator[Step, Any, Replies]:
+        messages = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
+        require_messages(messages)
         writer = None
         if self.archive is not None:
             writer = ArchiveWriter(self.archive, conversation_id, on_failure=self.on_archive_failure)
         exchange = Exchange(
             Request(self.chat_generator, streaming_callback, **inputs),
-            [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages,
+            messages,
             WindowGuard(self.window, self.compactor, RequestMeter(self._ledger), pinned=self.pinned, writer=writer),
             self._known,
             self.max_retries,

@@ -58,7 +58,8 @@ class CompactionConfig:
 
     :param strategy: The name of the strategy, or a compactor of your own, which then brings its own options.
     :param trigger_threshold_tokens: The size in tokens from which on a pipeline node compacts, at least 1.
-    :param target_tokens: The size in tokens that it compacts down to, at least 1 and at most the trigger.
+    :param target_tokens: The size in tokens that it compacts down to, at least 1 and at most the trigger; None for 80 %
+        of that.
     :param preserve_recent_turns: How many of the newest turns before the current task stay, at least 0.
     :param preserve_system_prompt: Whether the system messages that open the conversation stay.
     :param summarization_model: The model that writes summaries, for strategies that use one: "same" for the model of
@@ -70,7 +71,7 @@ class CompactionConfig:
 
     strategy: str | Compactor = "sliding_window"
     trigger_threshold_tokens: int = 100_000
-    target_tokens: int = 80_000
+    target_tokens: int | None = None
     preserve_recent_turns: int = 10
     preserve_system_prompt: bool = True
     summarization_model: str = "same"
@@ -87,11 +88,12 @@ class CompactionConfig:
         if isinstance(self.strategy, Compactor):
             if self.strategy_options:
                 raise ValueError("`strategy_options` are for a strategy by name; a compactor brings its own options.")
-            # The base class knows the ranges of the options that all strategies share.
-            Compactor(**self._options)
+            # The base class knows the ranges of the options that all strategies share, and their defaults.
+            compactor = Compactor(**self._options)
         else:
             self._require_known_options(STRATEGIES[self.strategy])
-            STRATEGIES[self.strategy](**self._options)
+            compactor = STRATEGIES[self.strategy](**self._options)
+        self.target_tokens = compactor.target_tokens
 
     def build_compactor(self, chat_generator: ChatGenerator | None = None) -> Compactor:
         """
@@ -182,7 +184,7 @@ class CompactionConfig:
             "context_window": size,
             "compact_at": self.trigger_threshold_tokens / size,
             # In a window the target is below the trigger, if only by a token.
-            "compact_to": min(self.target_tokens, self.trigger_threshold_tokens - 1) / size,
+            "compact_to": min(self.target_tokens or size, self.trigger_threshold_tokens - 1) / size,
         }
 
     def _require_known_options(self, compactor: type[Compactor]) -> None:

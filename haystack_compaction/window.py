@@ -6,7 +6,8 @@
 
 from dataclasses import dataclass, replace
 
-from haystack_compaction.compactors.base import Compactor, require_at_least
+from haystack_compaction.checks import given, require_at_least, require_flags, require_numbers
+from haystack_compaction.compactors.base import Compactor
 
 # The share of the window that is kept free for the reply, unless the user says how much.
 _RESERVED_SHARE = 0.05
@@ -39,16 +40,18 @@ class Window:
 
     def __post_init__(self) -> None:
         require_at_least(1, context_window=self.context_window)
+        require_numbers(compact_at=self.compact_at, compact_to=self.compact_to)
+        require_flags(last_resort=self.last_resort, repair=self.repair, merge_notes=self.merge_notes)
+        require_at_least(0, **given(reserve_tokens=self.reserve_tokens))
         if not 0 < self.compact_to < self.compact_at <= 1:
             raise ValueError(
                 f"`compact_to` and `compact_at` must satisfy 0 < compact_to < compact_at <= 1, got "
                 f"compact_to={self.compact_to} and compact_at={self.compact_at}. A conversation that is compacted to "
                 f"its own trigger would be compacted again at every step."
             )
-        if self.reserve_tokens is not None and not 0 <= self.reserve_tokens < self.context_window:
+        if self.reserve_tokens is not None and self.reserve_tokens >= self.context_window:
             raise ValueError(
-                f"`reserve_tokens` must be at least 0 and less than the window of {self.context_window}, got "
-                f"{self.reserve_tokens}."
+                f"`reserve_tokens` must be less than the window of {self.context_window}, got {self.reserve_tokens}."
             )
 
     @property

@@ -12,6 +12,7 @@ import typer
 from haystack.components.generators.chat.types import ChatGenerator
 from haystack.tools.tool import Tool
 
+from haystack_compaction.checks import require_at_least
 from haystack_compaction.cli.console import fail, one_line
 from haystack_compaction.cli.html.data import Report
 from haystack_compaction.cli.html.page import write_html
@@ -24,7 +25,6 @@ from haystack_compaction.cli.transcripts import (
     read_transcript,
     read_transcripts,
 )
-from haystack_compaction.compactors.base import require_at_least
 from haystack_compaction.config import STRATEGIES
 from haystack_compaction.models import window_size
 

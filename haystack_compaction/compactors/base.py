@@ -6,7 +6,7 @@
 
 import inspect
 from collections.abc import Generator
-from typing import Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from haystack import component, logging
 from haystack.core.serialization import component_to_dict, default_from_dict, default_to_dict
@@ -18,6 +18,7 @@ from haystack.utils.deserialization import deserialize_component_inplace
 from haystack_compaction import lifecycle
 from haystack_compaction.archive.protocol import Archive
 from haystack_compaction.archive.writer import OnFailure, require_policy
+from haystack_compaction.checks import given, require_at_least, require_flags, require_messages, require_method
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
 from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
 from haystack_compaction.compactors.pipeline_run import PipelineRun
@@ -31,6 +32,13 @@ from haystack_compaction.tokens.ledger import TokenLedger
 logger = logging.getLogger(__name__)
 
 
+# What a pipeline node compacts down to, as a share of what it compacts at.
+_DEFAULT_TARGET = 0.8
+
+# What `@component` gives to an instance of the class that it decorates.
+_SOCKETS = ("__haystack_input__", "__haystack_output__")
+
+
 class CompactorOptions(TypedDict, total=False):
     """The options that every compactor takes; `Compactor` describes them."""
 
@@ -38,7 +46,7 @@ class CompactorOptions(TypedDict, total=False):
     preserve_system_prompt: bool
     pinned: PinRules | None
     trigger_threshold_tokens: int
-    target_tokens: int
+    target_tokens: int | None
     token_counter: TokenCounter | None
     repair: bool
     merge_notes: bool
@@ -88,7 +96,7 @@ class Compactor:
     :param trigger_threshold_tokens: For the pipeline node: the size in tokens, tool schemas included, from which on
         it compacts. At least 1.
     :param target_tokens: For the pipeline node: the size in tokens, tool schemas included, that it compacts down to.
-        At least 1 and at most `trigger_threshold_tokens`.
+        At least 1 and at most `trigger_threshold_tokens`; None for 80 % of that.
     :param token_counter: For the pipeline node: what measures the conversation; None for `EstimateTokenCounter`.
         Inside an Agent the hook's counter is used.
     :param repair: For the pipeline node: whether tool calls and results are put in order and blank texts filled, also
@@ -114,7 +122,7 @@ class Compactor:
         preserve_system_prompt: bool = True,
         pinned: PinRules | None = None,
         trigger_threshold_tokens: int = 100_000,
-        target_tokens: int = 80_000,
+        target_tokens: int | None = None,
         token_counter: TokenCounter | None = None,
         repair: bool = True,
         merge_notes: bool = False,
@@ -122,12 +130,18 @@ class Compactor:
         on_archive_failure: OnFailure = "keep",
     ) -> None:
         require_at_least(0, preserve_recent_turns=preserve_recent_turns)
-        require_at_least(1, trigger_threshold_tokens=trigger_threshold_tokens, target_tokens=target_tokens)
+        require_at_least(1, trigger_threshold_tokens=trigger_threshold_tokens)
+        if target_tokens is None:
+            target_tokens = max(int(trigger_threshold_tokens * _DEFAULT_TARGET), 1)
+        require_at_least(1, target_tokens=target_tokens)
         if target_tokens > trigger_threshold_tokens:
             raise ValueError(
                 f"`target_tokens` must be at most `trigger_threshold_tokens`, got target_tokens={target_tokens} and "
                 f"trigger_threshold_tokens={trigger_threshold_tokens}. Lower the one or raise the other."
             )
+        require_flags(preserve_system_prompt=preserve_system_prompt, repair=repair, merge_notes=merge_notes)
+        require_method("count", **given(token_counter=token_counter))
+        require_method("read_range", **given(archive=archive))
         require_pin_rules(pinned=pinned)
         require_policy(on_archive_failure=on_archive_failure)
         self.preserve_recent_turns = preserve_recent_turns
@@ -144,6 +158,13 @@ class Compactor:
         self._callers_ledger: TokenLedger | None = None
         #: Set by strategies that call a model.
         self._model: ModelCaller | None = None
+
+    if not TYPE_CHECKING:
+        # Of a class without `@component` a pipeline would say no more than that it lacks an attribute nobody knows.
+        def __getattr__(self, name: str) -> Any:
+            known = f"'{type(self).__name__}' object has no attribute '{name}'"
+            told = f"`{type(self).__name__}` is no component of a pipeline. Decorate the class with `@component`."
+            raise AttributeError(told if name in _SOCKETS else known)
 
     def rewrite(
         self, conversation: Conversation, target_tokens: int, ledger: TokenLedger
@@ -204,7 +225,7 @@ class Compactor:
         :param conversation_id: What the archive holds the conversation under; None to make an id, which stands in the
             report.
         :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
-        :raises ValueError: If `target_tokens` is less than 1.
+        :raises ValueError: If `messages` is no list of messages, or `target_tokens` is less than 1.
         :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
         return run_passes(self._passes(messages, target_tokens, tools, conversation_id))
@@ -226,7 +247,7 @@ class Compactor:
         :param conversation_id: What the archive holds the conversation under; None to make an id, which stands in the
             report.
         :returns: A dictionary with `messages`, the conversation to go on with, and `report`, a `CompactionReport`.
-        :raises ValueError: If `target_tokens` is less than 1.
+        :raises ValueError: If `messages` is no list of messages, or `target_tokens` is less than 1.
         :raises CompactionError: If the compactor or the archive fails and was told to raise then.
         """
         return await run_passes_async(self._passes(messages, target_tokens, tools, conversation_id))
@@ -303,6 +324,7 @@ class Compactor:
         tools: ToolsType | None,
         conversation_id: str | None,
     ) -> Generator[Step, Any, dict[str, Any]]:
+        require_messages(messages)
         if target_tokens is not None:
             require_at_least(1, target_tokens=target_tokens)
         return PipelineRun(self, self._ledger, messages, target_tokens, tools, conversation_id).passes()
@@ -314,21 +336,6 @@ class Compactor:
         if self._callers_ledger is None or self._callers_ledger.token_counter is not token_counter:
             self._callers_ledger = TokenLedger(token_counter)
         return self._callers_ledger
-
-
-def require_at_least(minimum: int, **options: int) -> None:
-    """
-    Refuse options that are too small.
-
-    :param minimum: The smallest value that is allowed.
-    :param options: The options by name.
-    :raises ValueError: If one of them is smaller or no whole number; the message names it.
-    """
-    for name, value in options.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
-        if value < minimum:
-            raise ValueError(f"`{name}` must be at least {minimum}, got {value}.")
 
 
 def _serialized(name: str, value: Any) -> Any:

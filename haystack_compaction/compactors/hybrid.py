@@ -14,6 +14,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 from haystack.token_counters import TokenCounter
 
+from haystack_compaction.checks import given, require_method
 from haystack_compaction.compaction_pass import (
     CompactionPass,
     Outcome,
@@ -90,6 +91,11 @@ class HybridCompactor(Compactor):
         **options: "Unpack[CompactorOptions]",
     ) -> None:
         Compactor.__init__(self, **options)
+        if compactors is not None and not isinstance(compactors, (list, tuple)):
+            raise ValueError(f"`compactors` must be a list of compactors, got {compactors!r}.")
+        for stage in compactors or ():
+            require_method("compact", compactors=stage)
+        require_method("run", **given(chat_generator=chat_generator))
         if compactors is not None and not compactors:
             raise ValueError("`compactors` must name at least one compactor, got an empty list. Leave it out for ours.")
         if compactors is not None and chat_generator is not None:

@@ -13,7 +13,15 @@ from haystack.components.generators.chat.types import ChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.utils.callable_serialization import deserialize_callable, serialize_callable
 
-from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.checks import (
+    given,
+    require_at_least,
+    require_functions,
+    require_method,
+    require_numbers,
+    require_texts,
+)
+from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.model_calls import ModelCaller, Prompt, Reply, Rewriting
 from haystack_compaction.compactors.model_scores import ModelScores
 from haystack_compaction.compactors.ranking import Ranking, openers, openers_last
@@ -105,8 +113,12 @@ class ImportanceScoringCompactor(Compactor):
         Compactor.__init__(self, **options)
         require_at_least(1, batch_size=batch_size)
         require_at_least(0, min_keep_steps=min_keep_steps)
+        require_numbers(timeout=timeout, digest_share=digest_share, **given(threshold=threshold))
+        require_texts(**given(omission_note=omission_note))
         if chat_generator is not None and scorer is not None:
             raise ValueError("`chat_generator` and `scorer` both score units. Give one of them.")
+        require_method("run", **given(chat_generator=chat_generator))
+        require_functions(**given(scorer=scorer))
         if threshold is not None and not 0 <= threshold <= 1:
             raise ValueError(f"`threshold` must be from 0 to 1, got {threshold}. Use None to remove by rank.")
         if not 0 <= digest_share <= 1:

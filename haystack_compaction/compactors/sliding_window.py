@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from haystack import component
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.checks import given, require_at_least, require_texts
+from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.removal import DEFAULT_OMISSION_NOTE, Removal
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.tokens.ledger import TokenLedger
@@ -63,6 +64,7 @@ class SlidingWindowCompactor(Compactor):
     ) -> None:
         Compactor.__init__(self, **options)
         require_at_least(0, min_keep_steps=min_keep_steps)
+        require_texts(**given(omission_note=omission_note))
         self.min_keep_steps = min_keep_steps
         self.omission_note = omission_note
 

@@ -12,7 +12,15 @@ from haystack import component, logging
 from haystack.components.generators.chat.types import ChatGenerator
 from haystack.dataclasses import ChatMessage
 
-from haystack_compaction.compactors.base import Compactor, CompactorOptions, require_at_least
+from haystack_compaction.checks import (
+    given,
+    require_at_least,
+    require_flags,
+    require_method,
+    require_numbers,
+    require_texts,
+)
+from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.model_calls import ModelCaller, Prompt, Reply, Rewriting
 from haystack_compaction.compactors.summary_draft import Draft, OldPart, Region
 from haystack_compaction.compactors.summary_prompt import DEFAULT_SUMMARY_INSTRUCTION
@@ -140,7 +148,12 @@ class SummarizationCompactor(Compactor):
             keep_user_messages_tokens=keep_user_messages_tokens,
         )
         require_at_least(1, approximate_summary_tokens=approximate_summary_tokens)
-        if timeout <= 0:
+        require_flags(raise_on_failure=raise_on_failure)
+        require_texts(summary_instruction=summary_instruction)
+        require_numbers(timeout=timeout)
+        require_at_least(1, **given(summarizer_context_window=summarizer_context_window))
+        require_method("run", **given(chat_generator=chat_generator))
+        if not timeout > 0:
             raise ValueError(f"`timeout` must be greater than 0 seconds, got {timeout}.")
         self.chat_generator = chat_generator
         self.min_keep_steps = min_keep_steps

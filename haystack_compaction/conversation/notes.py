@@ -32,8 +32,13 @@ _NUM_REMOVED = "{num_removed}"
 # A number of removed messages that no conversation can have had.
 _ABSURD = 10**9
 
-# How much of the summaries that no longer fit lives on in an omission note, and how much of what the assistant said.
+# How much of the summaries that no longer fit lives on in an omission note, and how much of what a note of another
+# strategy quotes of the assistant.
 _CARRIED_CHARACTERS = 400
+
+# How much of what the assistant said lives on in the notes of the strategy that cannot leave it where it was. It took
+# the same room there.
+_SAID_CHARACTERS = 20_000
 
 SummaryScope = Literal["history", "task"]
 
@@ -128,7 +133,7 @@ def omission_note(
     :param removed_messages: How many messages this pass removed, without the folded notes.
     :param kept_messages: How many messages the compacted conversation has, without the note.
     :param removed_calls: How many calls of each tool are to be named as removed, by the name of the tool.
-    :param said: What the assistant said that is not to be lost with its message; the beginning lives on in the text.
+    :param said: What the assistant said that is not to be lost with its message; it lives on in the text.
     :param folded: Earlier notes that give way to this one. What they stand for is added to the numbers, and the
         beginning of a summary among them lives on in the text.
     :returns: The note, marked in its `meta`.
@@ -136,7 +141,7 @@ def omission_note(
     markers = [_marker(note) for note in folded]
     total = removed_messages + sum(map(_removed_messages, markers))
     calls = Counter(removed_calls or {}) + _removed_calls(markers)
-    quoted = " ".join([*(str(marker["said"]) for marker in markers if "said" in marker), *said])[:_CARRIED_CHARACTERS]
+    quoted = _quoted(said, [marker for marker in markers if "said" in marker], strategy)
     carried = "\n".join(filter(None, map(_carried_text, folded)))[:_CARRIED_CHARACTERS]
     # `replace` and not `format`: a user's template may hold braces of its own, such as a piece of JSON.
     lines = [template.replace(_NUM_REMOVED, str(total)), _call_line(calls), _said_line(quoted), carried]
@@ -179,8 +184,15 @@ def _call_line(calls: Mapping[str, int]) -> str:
     return f"Tool calls among them: {names}." if calls else ""
 
 
+def _quoted(said: Sequence[str], markers: Sequence[Mapping[str, Any]], strategy: str) -> str:
+    """What earlier notes quote and what is new. Of too much the oldest goes; other strategies make room."""
+    own = [str(marker["said"]) for marker in markers if marker.get("strategy") == strategy]
+    others = [str(marker["said"])[-_CARRIED_CHARACTERS:] for marker in markers if marker.get("strategy") != strategy]
+    return "\n".join([*others, *own, *said])[-_SAID_CHARACTERS:]
+
+
 def _said_line(quoted: str) -> str:
-    return f"The assistant said between them: {quoted}" if quoted else ""
+    return f"The assistant said between them:\n{quoted}" if quoted else ""
 
 
 def _number(value: Any) -> int:

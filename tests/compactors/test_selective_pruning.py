@@ -208,10 +208,10 @@ def test_the_note_tells_what_else_was_said_right_before_calls():
     result = compacted(scattered(), size(scattered()) - size(pair("second")) - 50)
     assert calls_in(result) == ["b", "first", "third", "a", "second"]
     note = next(message for message in result if is_omission_note(message))
-    assert "The assistant said between them: A turn. Second." in note.text
+    assert "The assistant said between them:\nA turn.\nSecond." in note.text
     assert not {"A turn.", "Second."} & set(texts(result))
     again = compacted([*result, *pair("more")], size(result))
-    assert "The assistant said between them: A turn. Second." in "".join(texts(again))
+    assert "The assistant said between them:\nA turn.\nSecond." in "".join(texts(again))
 
 
 def test_without_a_note_there_is_no_place_for_it():
