@@ -21,6 +21,7 @@ from haystack.dataclasses import (
 )
 
 from haystack_compaction.conversation.notes import RECALL_TOOL_NAME
+from haystack_compaction.conversation.tool_steps import is_recalled
 
 _UNICODE = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":"))
 _ASCII = json.JSONEncoder(default=str, separators=(",", ":"))
@@ -108,17 +109,13 @@ def without_recalled(message: ChatMessage) -> ChatMessage:
     :param message: The message.
     :returns: The same message, or one in which what recall returned is a word about that.
     """
-    if not any(map(_is_recalled, message._content)):
+    if not any(map(is_recalled, message._content)):
         return message
     parts = [
-        replace(part, result=_RECALLED) if isinstance(part, ToolCallResult) and _is_recalled(part) else part
+        replace(part, result=_RECALLED) if isinstance(part, ToolCallResult) and is_recalled(part) else part
         for part in message._content
     ]
     return replace(message, _content=parts)
-
-
-def _is_recalled(part: object) -> bool:
-    return isinstance(part, ToolCallResult) and part.origin.tool_name == RECALL_TOOL_NAME
 
 
 def _as_dict(message: ChatMessage) -> dict[str, Any]:

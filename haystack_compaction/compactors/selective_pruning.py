@@ -17,7 +17,7 @@ from haystack_compaction.checks import given, require_at_least, require_names, r
 from haystack_compaction.compactors.base import Compactor, CompactorOptions
 from haystack_compaction.compactors.removal import Removal
 from haystack_compaction.conversation.identifiers import IdentifierIndex
-from haystack_compaction.conversation.notes import COMPACTION_META_KEY
+from haystack_compaction.conversation.notes import COMPACTION_META_KEY, RECALL_TOOL_NAME
 from haystack_compaction.conversation.pairing import answered_calls
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.conversation.tool_steps import (
@@ -68,14 +68,14 @@ class SelectivePruningCompactor(Compactor):
     """
     Removes completed tool calls together with their results, the least relevant first. Keeps every other message.
 
-    First go the pairs that a later identical call superseded, then errors that a later success of the same tool
-    resolved, then the oldest. Pairs whose identifiers (paths, addresses, ids, numbers) later messages use go last.
-    Calls of one message that came with reasoning go together, since providers refuse the rest of them without it. Costs
-    no call of a model.
+    First goes what the tool `recall` told, which the archive still has, then the pairs that a later identical call
+    superseded, then errors that a later success of the same tool resolved, then the oldest. Pairs whose identifiers
+    (paths, addresses, ids, numbers) later messages use go last. Calls of one message that came with reasoning go
+    together, since providers refuse the rest of them without it. Costs no call of a model.
 
     An assistant message that loses all its calls keeps its text as a message of its own. Where that would come to stand
     right before the calls of another message, which Gemini refuses, the note stands between the two if it is the
-    beginning of the current task, and otherwise takes up the beginning of what such messages said.
+    beginning of the current task, and otherwise takes up what such messages said.
 
     ### Usage example
 
@@ -278,7 +278,9 @@ def _least_relevant_first(conversation: Conversation, units: list[_Unit], batche
     """The units in the order in which they go."""
     superseded, resolved = _outdated(conversation.messages, batches)
     ordered: list[_Unit] = []
-    for outdated in filter(None, (superseded, superseded | resolved)):
+    # What the archive told is still there.
+    recalled = {pair.result for pair in chain.from_iterable(batches) if pair.call.tool_name == RECALL_TOOL_NAME}
+    for outdated in filter(None, (recalled, superseded, superseded | resolved)):
         ordered += (unit for unit in units if all(pair.result in outdated for pair in unit))
         units = [unit for unit in units if not all(pair.result in outdated for pair in unit)]
     messages = conversation.messages

@@ -22,6 +22,7 @@ from haystack_compaction.conversation.tool_steps import (
     ToolStep,
     calls_need_reasoning,
     has_replay_data,
+    is_recalled,
     loop_openers,
     older_tool_steps,
     result_of,
@@ -50,9 +51,10 @@ class ToolResultPruningCompactor(Compactor):
     """
     Replaces the content of older tool results by a placeholder, in place, so that the conversation keeps its shape.
 
-    Results go oldest first, until the target is reached. When they are not enough, long strings in the arguments of the
-    same older calls are cut, a file that was written, say; the arguments stay valid JSON with all their keys. Results
-    that were pruned before are left alone. Costs no call of a model.
+    Results go oldest first, those of the tool `recall` before all others, until the target is reached. When they are
+    not enough, long strings in the arguments of the same older calls are cut, a file that was written, say; the
+    arguments stay valid JSON with all their keys. Results that were pruned before are left alone. Costs no call of a
+    model.
 
     ### Usage example
 
@@ -146,7 +148,8 @@ class ToolResultPruningCompactor(Compactor):
             min_keep_steps=self.min_keep_steps,
             preserve_recent_turns=self.preserve_recent_turns,
         )
-        for index in chain.from_iterable(step.results for step in steps):
+        results = chain.from_iterable(step.results for step in steps)
+        for index in sorted(results, key=lambda index: not is_recalled(result_of(messages[index]))):
             if sizes[index] > self.min_tokens and self._is_prunable(messages[index]):
                 yield index, self._pruned(messages[index], sizes[index])
         openers = loop_openers(conversation)

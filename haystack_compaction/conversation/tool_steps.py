@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from haystack.dataclasses import ChatMessage, ChatRole, ReasoningContent, ToolCall, ToolCallResult
 
+from haystack_compaction.conversation.notes import RECALL_TOOL_NAME
 from haystack_compaction.conversation.structure import Conversation
 
 # What integrations send again instead of, or beside, the content of an assistant message: Anthropic's blocks with
@@ -104,6 +105,11 @@ def result_of(message: ChatMessage) -> ToolCallResult:
     result = message._content[0]
     assert isinstance(result, ToolCallResult)
     return result
+
+
+def is_recalled(part: object) -> bool:
+    """Whether a part of a message is what the archive told: it is still there, and goes before anything else."""
+    return isinstance(part, ToolCallResult) and part.origin.tool_name == RECALL_TOOL_NAME
 
 
 def has_replay_data(message: ChatMessage) -> bool:

@@ -15,7 +15,13 @@ from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.tools import Tool
 from samples import ScriptedChatGenerator, step
 
-from haystack_compaction import CompactionHook, SlidingWindowCompactor
+from haystack_compaction import (
+    CompactionHook,
+    EstimateTokenCounter,
+    SelectivePruningCompactor,
+    SlidingWindowCompactor,
+    ToolResultPruningCompactor,
+)
 from haystack_compaction.archive import (
     RecallTool,
     TranscriptHook,
@@ -239,3 +245,17 @@ def test_what_recall_returned_is_not_found_again(archive):
         assert answer.count("tulip") == 1
         run.messages += step("recall", answer, call_id=str(number))
         run.replace_with(run.messages[-1:])
+
+
+@pytest.mark.parametrize("compactor", [SelectivePruningCompactor(), ToolResultPruningCompactor()])
+def test_what_recall_returned_is_the_first_to_go(compactor):
+    task = ChatMessage.from_user("Do it.")
+    older, newer = (
+        step("read_log", "all checks passed " * 90, call_id="1"),
+        step("read_log", "fine " * 200, call_id="3"),
+    )
+    recalled = step("recall", "The password is tulip. " * 90, call_id="2")
+    messages = [task, *older, *recalled, *newer]
+    compacted = compactor.run(messages=messages, target_tokens=EstimateTokenCounter().count(messages) - 100)["messages"]
+    assert older[1] in compacted
+    assert recalled[1] not in compacted
