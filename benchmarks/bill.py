@@ -142,19 +142,20 @@ def account_of(run: LongRun, make_hook: MakeHook | None, *, context_window: int 
     return server.account
 
 
-def hooks(offloaded: str, compact_to: float) -> dict[str, MakeHook]:
+def hooks(offloaded: str, compact_to: float | None) -> dict[str, MakeHook]:
     """
     What is compared.
 
     :param offloaded: A folder for what Haystack's compactors write.
-    :param compact_to: The share of the window that all hooks aim for.
+    :param compact_to: The share of the window that all hooks aim for; None for the default of each.
     """
+    options = {} if compact_to is None else {"compact_to": compact_to}
 
     def ours(make: Make) -> MakeHook:
-        return lambda model: CompactionHook(make(model), context_window=WINDOW, compact_to=compact_to)
+        return lambda model: CompactionHook(make(model), context_window=WINDOW, **options)
 
     def theirs(make: Make) -> MakeHook:
-        return lambda model: haystacks.CompactionHook(make(model), context_window=WINDOW, compact_to=compact_to)
+        return lambda model: haystacks.CompactionHook(make(model), context_window=WINDOW, **options)
 
     makers = haystack_compactors()
     makers["tool result offloading"] = lambda model: haystacks.ToolResultOffloadCompactor(
@@ -175,13 +176,14 @@ def main() -> None:
         whole = _Result("no compaction", [account_of(run, None, context_window=UNLIMITED) for run in runs])
         tokens = mean(sum(len(step.output) for step in run.steps) for run in runs) / 4
         for compact_to in arguments.compact_to:
-            print(f"\n{sizes} outputs, {tokens:,.0f} tokens in all; compact_to={compact_to}\n\n{header(_COLUMNS)}")
+            aim = "by default" if compact_to is None else f"={compact_to}"
+            print(f"\n{sizes} outputs, {tokens:,.0f} tokens in all; compact_to {aim}\n\n{header(_COLUMNS)}")
             print(row(whole.cells(whole)))
             results = list(_results(runs, compact_to, whole))
             print(f"\n{_comparison(results)}")
 
 
-def _results(runs: list[LongRun], compact_to: float, whole: "_Result") -> Iterator["_Result"]:
+def _results(runs: list[LongRun], compact_to: float | None, whole: "_Result") -> Iterator["_Result"]:
     with tempfile.TemporaryDirectory() as folder:
         for name, make_hook in hooks(folder, compact_to).items():
             result = _Result(name, [account_of(run, make_hook) for run in runs])
@@ -255,7 +257,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--sizes", nargs="+", choices=[*SIZES], default=[*SIZES])
-    parser.add_argument("--compact-to", type=float, nargs="+", default=[0.4, 0.2], help="the hooks' default is 0.4")
+    parser.add_argument(
+        "--compact-to",
+        type=float,
+        nargs="+",
+        default=[None, 0.2],
+        help="the share of the window that all hooks aim for (without it: the default of each, and 0.2)",
+    )
     return parser.parse_args()
 
 

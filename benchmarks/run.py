@@ -53,7 +53,8 @@ SECTIONS = (
 An Agent makes 200 tool calls in a window of 32,000 tokens. The provider caches prefixes: a token of the prompt costs
 0.1 where the request begins like an earlier one, message by message, and 1.25 where it is new. A request for a summary
 comes once and costs 1 a token. Hooks and compactors have their defaults, `compact_to` in every second table aside;
-`no compaction` has a window without limit.
+`no compaction` has a window without limit. By default ours with a digest or a summary aim for 0.2 of the window, all
+others for 0.4.
 
 Before the task and in the run, 60 facts are said: rules, preferences, decisions, identifiers, open points, results of
 tools. Each is needed three times later, soon after most often and much later now and then. *Known when needed* is the
