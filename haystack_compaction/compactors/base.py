@@ -113,7 +113,7 @@ class Compactor:
     strategy: ClassVar[str] = "custom"
 
     #: The share of a model's window that a hook or chat generator compacts down to with this compactor, unless told.
-    compact_to: ClassVar[float] = 0.4
+    compact_to: float = 0.4
 
     def __init__(
         self,

@@ -79,10 +79,6 @@ class HybridCompactor(Compactor):
 
     strategy = "hybrid"
 
-    # A request is paid for at every step. What this strategy writes of the rest makes a small one enough, see
-    # `benchmarks/bill.py`.
-    compact_to = 0.2
-
     def __init__(
         self,
         compactors: Sequence[CompactorProtocol] | None = None,
@@ -103,6 +99,8 @@ class HybridCompactor(Compactor):
         self.compactors = None if compactors is None else list(compactors)
         self.chat_generator = chat_generator
         self._stages = self._default_stages() if compactors is None else [_Stage(stage) for stage in compactors]
+        # What one stage can tell, others need not leave.
+        self.compact_to = min(getattr(stage.compactor, "compact_to", Compactor.compact_to) for stage in self._stages)
 
     def compact(
         self, messages: list[ChatMessage], target_tokens: int, token_counter: TokenCounter

@@ -14,6 +14,7 @@ from haystack.utils import Secret
 from samples import ScriptedChatGenerator, chat, run_of, step, texts
 
 from haystack_compaction import (
+    CompactionHook,
     EstimateTokenCounter,
     HybridCompactor,
     ImportanceScoringCompactor,
@@ -265,3 +266,11 @@ def test_at_most_one_omission_note_whatever_the_stages():
     compactor = HybridCompactor([SelectivePruningCompactor(), ImportanceScoringCompactor(), SlidingWindowCompactor()])
     kept = compactor.run(messages=[*chat(20)[:-1], *run_of(20)[1:]], target_tokens=400)["messages"]
     assert sum(map(is_note, kept)) == 1
+
+
+def test_how_far_down_it_goes_by_default_depends_on_its_stages():
+    silent, telling = [SlidingWindowCompactor()], [SlidingWindowCompactor(), SummarizationCompactor()]
+    shares = [CompactionHook(HybridCompactor(stages), context_window=1_000).compact_to for stages in (silent, telling)]
+    assert shares == [0.4, 0.2]
+    assert CompactionHook(HybridCompactor(), context_window=1_000).compact_to == 0.2
+    assert CompactionHook(HybridCompactor(), context_window=1_000, compact_to=0.5).compact_to == 0.5
