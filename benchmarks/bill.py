@@ -176,8 +176,8 @@ def main() -> None:
         whole = _Result("no compaction", [account_of(run, None, context_window=UNLIMITED) for run in runs])
         tokens = mean(sum(len(step.output) for step in run.steps) for run in runs) / 4
         for compact_to in arguments.compact_to:
-            aim = "by default" if compact_to is None else f"={compact_to}"
-            print(f"\n{sizes} outputs, {tokens:,.0f} tokens in all; compact_to {aim}\n\n{header(_COLUMNS)}")
+            aim = "each with its own compact_to" if compact_to is None else f"compact_to={compact_to}"
+            print(f"\n{sizes} outputs, {tokens:,.0f} tokens in all; {aim}\n\n{header(_COLUMNS)}")
             print(row(whole.cells(whole)))
             results = list(_results(runs, compact_to, whole))
             print(f"\n{_comparison(results)}")
