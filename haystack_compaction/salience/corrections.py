@@ -6,6 +6,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from haystack_compaction.salience.statements import QUESTION_MARKS, Statement
 from haystack_compaction.salience.terms import terms_of
@@ -27,40 +28,62 @@ _SAME_SUBJECT = {True: 0.4, False: 0.6}
 # Values of these kinds can take each other's place.
 _COMPARABLE = {"amount": "number", "hash": "id", "version": "number"}
 
-# Support, not the signal: a newer statement that covers the older one's subject needs none of these.
+# Words with which people put something right. Where nothing says so, two statements that differ in a value may as well
+# be about two things: two tables, two customers, two rules.
 _CUES = terms_of(
     "actually correction corrected instead scratch longer changed change changes rather update updated moved moving "
-    "wrong mistake sorry not no now forget disregard replaced switch switched revised "
-    "korrektur stattdessen statt doch nicht ändern geändert eigentlich sondern verschoben falsch jetzt nun "
+    "wrong mistake sorry now forget disregard replaced switch switched revised "
+    "korrektur stattdessen statt doch ändern geändert eigentlich sondern verschoben falsch jetzt nun "
     "neu neue neuer "
     "realidad corrección cambiado cambia fait plutôt désormais "
-    "更正 改为 改成 改到 改用 其实 不再 不是 而是 更新 说错 写错 换成 变更 纠正 应该 现在 作废"
+    "更正 改为 改成 改到 改用 其实 不再 而是 更新 说错 写错 换成 变更 纠正 应该 现在 作废"
 )
 
+# Words that set a value against another, where both are named: "5 seconds, not 8".
+_CONTRASTS = terms_of("not no than nicht kein statt als pas plutôt 不是 不再 而非") | _CUES
 
-def corrections(statements: Sequence[Statement], scale: Scale) -> tuple[set[int], set[int]]:
+
+@dataclass(frozen=True)
+class Corrections:
+    """
+    What newer statements have put right, by the indexes of statements.
+
+    :param stale: What no longer holds.
+    :param doubtful: What may no longer hold: nothing in what was said later tells a correction from a similar matter.
+    :param newest: What puts others right, and holds.
+    """
+
+    stale: set[int] = field(default_factory=set)
+    doubtful: set[int] = field(default_factory=set)
+    newest: set[int] = field(default_factory=set)
+
+
+def corrections(statements: Sequence[Statement], scale: Scale) -> Corrections:
     """
     Find what was put right later: a statement of the user or the assistant that says most of an older one again, with
     another value. The newest wins, and what repeats the stale value goes with the stale statement.
 
     :param statements: The statements of a conversation, in order.
     :param scale: What knows how rare their terms are.
-    :returns: The indexes of the stale statements, and those of the statements that put them right.
+    :returns: What was put right, and by what.
     """
     by_term: dict[str, list[int]] = defaultdict(list)
-    stale: set[int] = set()
-    newest: set[int] = set()
+    found = Corrections()
     for index, statement in enumerate(statements):
         if statement.voice is Voice.CALL:
             continue
         if statement.voice is not Voice.TOOL:
             older = _put_right(statements, scale, statement, by_term)
             if older is not None:
-                newest.add(index)
-                stale.update(_repetitions(statements, statement, statements[older], by_term, scale), [older])
+                repeated = _repetitions(statements, statement, statements[older], by_term, scale)
+                is_certain = _puts_right(statements[older], statement)
+                (found.stale if is_certain else found.doubtful).update(repeated, [older])
+                found.newest.add(index)
         for term in statement.content.terms:
             by_term[term].append(index)
-    return stale, newest - stale
+    found.newest.difference_update(found.stale, found.doubtful)
+    found.doubtful.difference_update(found.stale)
+    return found
 
 
 def _put_right(
@@ -71,8 +94,7 @@ def _put_right(
     candidates = {older for found in postings if len(found) <= _MOST_STATEMENTS_OF_A_SUBJECT for older in found}
     if not candidates:
         return None
-    has_cue = not newer.content.terms.isdisjoint(_CUES)
-    enough = _SAID_AGAIN_WITH_CUE if has_cue else _SAID_AGAIN
+    enough = _SAID_AGAIN_WITH_CUE if _has_cue(newer) else _SAID_AGAIN
     best, most_said_again = None, 0.0
     for older in sorted(candidates):
         old = statements[older]
@@ -82,7 +104,11 @@ def _put_right(
         said_again = _said_again(old, newer, scale)
         if said_again < max(enough[True], most_said_again):
             continue
-        if _other_value(old, newer) or (said_again >= enough[False] and _may_differ_in_a_name(old, newer, by_term)):
+        if (
+            _other_value(old, newer)
+            or _contrasts(old, newer)
+            or (said_again >= enough[False] and _may_differ_in_a_name(old, newer, by_term))
+        ):
             best, most_said_again = older, said_again
     return best
 
@@ -97,6 +123,27 @@ def _other_value(older: Statement, newer: Statement) -> bool:
     old, new = older.content.values, newer.content.values
     kinds = {_COMPARABLE.get(kind, kind) for value, kind in new.items() if value not in old}
     return any(_COMPARABLE.get(kind, kind) in kinds for value, kind in old.items() if value not in new)
+
+
+def _puts_right(older: Statement, newer: Statement) -> bool:
+    """
+    Whether it is the same matter with another value, and no similar one: the newer statement says so, or it says all of
+    the older one and more. What differs in values only is mostly a list.
+    """
+    says_all = older.content.words <= newer.content.terms
+    return _has_cue(newer) or _contrasts(older, newer) or (says_all and not newer.content.words <= older.content.terms)
+
+
+def _has_cue(statement: Statement) -> bool:
+    return not statement.content.terms.isdisjoint(_CUES)
+
+
+def _contrasts(older: Statement, newer: Statement) -> bool:
+    """Whether the newer statement names the older one's value and another one in its place."""
+    old, new = older.content.values, newer.content.values
+    kinds = {_COMPARABLE.get(kind, kind) for value, kind in new.items() if value not in old}
+    named = any(_COMPARABLE.get(kind, kind) in kinds for value, kind in old.items() if value in new)
+    return named and not newer.content.terms.isdisjoint(_CONTRASTS)
 
 
 def _said_again(older: Statement, newer: Statement, scale: Scale) -> float:

@@ -12,6 +12,9 @@ from haystack_compaction.salience.corrections import corrections
 from haystack_compaction.salience.statements import Listener, Statement
 from haystack_compaction.salience.weights import Scale
 
+# What may have been put right is written down where there is room to spare.
+_DOUBTED = 0.1
+
 
 class Reading:
     """
@@ -27,14 +30,20 @@ class Reading:
         heard = [*listener.statements_of_note(previous, -1), *listener.statements(messages)]
         said = [statement for statement in heard if not listener.is_solved(statement)]
         self.scale = Scale(said, listener.terms(task_text))
-        stale, newest = corrections(said, self.scale)
-        for index in newest:
+        found = corrections(said, self.scale)
+        for index in found.newest:
             said[index].corrects = True
         for statement in said:
             statement.weight = self.scale.weight(statement)
+        for index in found.doubtful:
+            said[index].weight *= _DOUBTED
         #: How often each tool was called, by the index of the message that has the result.
         self.calls = listener.calls
         #: All statements that still hold, in order.
-        self.statements: list[Statement] = [statement for index, statement in enumerate(said) if index not in stale]
+        self.statements: list[Statement] = [
+            statement for index, statement in enumerate(said) if index not in found.stale
+        ]
         #: The indexes of the messages that say something which was put right later.
-        self.stale_messages: set[int] = {said[index].message for index in stale}
+        self.stale_messages: set[int] = {said[index].message for index in found.stale}
+        #: The same for what may have been put right.
+        self.doubtful_messages: set[int] = {said[index].message for index in found.doubtful}

@@ -33,13 +33,15 @@ def score_units(reading: Reading, units: Sequence[Sequence[int]], sizes: Sequenc
     weights: dict[int, list[float]] = defaultdict(list)
     for statement in reading.statements:
         weights[statement.message].append(statement.weight)
+    # This decides on an order only, so that doubts count as much as certainty.
+    doubted = reading.stale_messages | reading.doubtful_messages
     scores = []
     for unit in units:
         best = sorted((weight for index in unit for weight in weights.get(index, ())), reverse=True)
         size = sum(sizes[index] for index in unit)
         worth = sum(best[:_BEST_STATEMENTS]) * (_TYPICAL_SIZE / (_TYPICAL_SIZE + size)) ** _SIZE_POWER
         worth *= 1 + _RECENCY * unit[-1] / len(sizes)
-        if not reading.stale_messages.isdisjoint(unit):
+        if not doubted.isdisjoint(unit):
             worth *= _STALE
         scores.append(worth / (1 + worth))
     return scores
