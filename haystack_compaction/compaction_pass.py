@@ -126,10 +126,12 @@ class CompactionPass:
         self.target_tokens = target_tokens
         self.ledger = ledger
         self.request = request or RequestSize()
-        self.context = PassContext(context_window=context_window, original=original)
         self._started = time.perf_counter()
         self._marks = MarkedMessages(messages, task=task, pins=pins)
         self._marked = self._marks.messages
+        copies = dict(zip(map(id, messages), self._marked, strict=True))
+        original = [copies.get(id(message), message) for message in original]
+        self.context = PassContext(context_window=context_window, original=original)
 
     def run(self) -> Outcome:
         """

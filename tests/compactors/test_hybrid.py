@@ -18,6 +18,7 @@ from haystack_compaction import (
     EstimateTokenCounter,
     HybridCompactor,
     ImportanceScoringCompactor,
+    PinRules,
     SelectivePruningCompactor,
     SlidingWindowCompactor,
     SummarizationCompactor,
@@ -274,3 +275,14 @@ def test_how_far_down_it_goes_by_default_depends_on_its_stages():
     assert shares == [0.4, 0.2]
     assert CompactionHook(HybridCompactor(), context_window=1_000).compact_to == 0.2
     assert CompactionHook(HybridCompactor(), context_window=1_000, compact_to=0.5).compact_to == 0.5
+
+
+@pytest.mark.parametrize("pinned", [None, PinRules(texts=["^Never"])])
+def test_what_stays_is_not_told_again(pinned):
+    task = ChatMessage.from_user("And now tell me about the ferries?")
+    rule = ChatMessage.from_user("Never book a cabin on the lower deck.")
+    messages = [rule, ChatMessage.from_assistant("I won't. " * 20), *chat(12)[1:-1], task]
+    compacted = HybridCompactor(pinned=pinned).run(messages=messages, target_tokens=400)["messages"]
+    said = " ".join(message.text or "" for message in compacted)
+    assert said.count("ferries") == 1
+    assert said.count("lower deck") == 1
