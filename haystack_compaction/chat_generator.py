@@ -118,10 +118,11 @@ class CompactingChatGenerator:
         is_context_overflow: Callable[[BaseException], bool] | None = None,
     ) -> None:
         self.compactor = HybridCompactor() if compactor is None else compactor
+        size = window_size(context_window)
         self.window = Window(
-            context_window=window_size(context_window),
+            context_window=size,
             compact_at=compact_at,
-            compact_to=preferred_target(self.compactor) if compact_to is None else compact_to,
+            compact_to=preferred_target(self.compactor, size) if compact_to is None else compact_to,
             reserve_tokens=reserve_tokens,
             last_resort=last_resort,
             repair=repair,

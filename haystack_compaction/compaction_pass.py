@@ -18,7 +18,13 @@ from haystack.dataclasses import ChatMessage, ChatRole, ToolCallResult
 from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 
 from haystack_compaction.conversation.marks import MarkedMessages
-from haystack_compaction.conversation.notes import carries_content, is_note, is_pinned, is_summary
+from haystack_compaction.conversation.notes import (
+    CURRENT_TASK_META_KEY,
+    carries_content,
+    is_note,
+    is_pinned,
+    is_summary,
+)
 from haystack_compaction.conversation.pins import PinRules
 from haystack_compaction.conversation.repair import repaired
 from haystack_compaction.conversation.structure import Conversation
@@ -126,6 +132,8 @@ class CompactionPass:
         self.target_tokens = target_tokens
         self.ledger = ledger
         self.request = request or RequestSize()
+        #: The message that the run was started with; after the pass the one that stands for it.
+        self.task = task
         self._started = time.perf_counter()
         self._marks = MarkedMessages(messages, task=task, pins=pins)
         self._marked = self._marks.messages
@@ -142,11 +150,11 @@ class CompactionPass:
         try:
             with entered(self.context):
                 compacted = self.compactor.compact(list(self._marked), self._room(), self.ledger)
+            return self._finished(compacted)
         except CompactionError:
             raise
         except Exception as error:
             return self._failed(error)
-        return self._finished(compacted)
 
     async def run_async(self) -> Outcome:
         """
@@ -162,11 +170,11 @@ class CompactionPass:
                     compacted = await asyncio.to_thread(
                         self.compactor.compact, list(self._marked), self._room(), self.ledger
                     )
+            return await asyncio.to_thread(self._finished, compacted)
         except CompactionError:
             raise
         except Exception as error:
             return await asyncio.to_thread(self._failed, error)
-        return await asyncio.to_thread(self._finished, compacted)
 
     def _room(self) -> int:
         return self.request.room_for_messages(self.target_tokens)
@@ -192,6 +200,8 @@ class CompactionPass:
         tokens_after = self.ledger.measure(checked)
         if tokens_after >= tokens_before:
             return self._unchanged("what the compactor returned was no smaller", tokens_before)
+        tasks = (new for marked, new in zip(whole, checked, strict=True) if CURRENT_TASK_META_KEY in marked.meta)
+        self.task = next(tasks, self.task)
         return checked, self._report(checked, changes, tokens_before, tokens_after)
 
     def _unchanged(self, reason: str, tokens: int) -> Outcome:
@@ -333,7 +343,17 @@ def _versions(before: list[ChatMessage], after: list[ChatMessage]) -> list[tuple
     else:
         # Newest first, since what goes is mostly old: of two equals, the newer one is the one that was rewritten.
         candidates.reverse()
+        # What kept a part of its content, such as a text that lost its calls, tells by that part whose version it is.
+        holders = {id(part): message for _, message in candidates for part in message._content}
+        for shape, version in versions:
+            holder = next(filter(None, (holders.get(id(part)) for part in version._content)), None)
+            if holder is not None and _shape(holder) == shape:
+                originals[id(version)] = holder
+        found = set(map(id, originals.values()))
+        candidates = [candidate for candidate in candidates if id(candidate[1]) not in found]
         for shape, version in reversed(versions):
+            if id(version) in originals:
+                continue
             alike = [message for other, message in candidates if other == shape]
             if alike:
                 original = originals[id(version)] = _original_of(version, alike)

@@ -169,6 +169,8 @@ class Exchange:
     def _prepare(self) -> Generator[Step, Any, None]:
         try:
             tokens = self._look()
+        except CompactionError:
+            raise
         except Exception:
             logger.exception("The conversation could not be measured; it is sent as it is.")
             return

@@ -121,10 +121,11 @@ class CompactionHook:
     ) -> None:
         if isinstance(compactor, type) or not callable(getattr(compactor, "compact", None)):
             raise ValueError(f"`compactor` must be a compactor, such as `SlidingWindowCompactor()`, got {compactor!r}.")
+        size = window_size(context_window)
         self.window = Window(
-            context_window=window_size(context_window),
+            context_window=size,
             compact_at=compact_at,
-            compact_to=preferred_target(compactor) if compact_to is None else compact_to,
+            compact_to=preferred_target(compactor, size) if compact_to is None else compact_to,
             reserve_tokens=reserve_tokens,
             last_resort=last_resort,
             repair=repair,
@@ -276,7 +277,7 @@ class CompactionHook:
         if report.compacted:
             self._write(state, compacted, guard)
             self._tell(state, report, guard.meter.reported)
-        if report.llm_usage:
+        if report.llm_usage and "token_usage" in state.schema:
             used = state.data.get("token_usage") or {}
             state.set("token_usage", {**used, **added_usage(used, report.llm_usage)})
         if self.reports_key is not None:

@@ -7,6 +7,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from haystack.dataclasses import ChatMessage
 
@@ -66,6 +67,10 @@ class KnownConversations:
         self.capacity = capacity
         self._known: list[KnownConversation] = []
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is known is no part of a copy."""
+        return type(self), (self.capacity,)
 
     def __len__(self) -> int:
         return len(self._known)

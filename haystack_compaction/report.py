@@ -38,7 +38,8 @@ class CompactionReport:
     :param reached_target: Whether `tokens_after` is at most `target_tokens`.
     :param repaired_messages: How many messages were put in, taken out, moved or changed before the pass, because
         providers would have rejected the history.
-    :param stages: What each stage of a composed strategy did, in order.
+    :param stages: What each stage of a composed strategy did, in order; its tokens are those that the stage counted,
+        without tool schemas and not yet corrected by what a provider reported.
     :param llm_calls: How often a model was called.
     :param llm_usage: The usage that these calls reported, summed up by key, as nested as they are.
     :param duration_seconds: How long the pass took.
@@ -94,6 +95,7 @@ def combined(first: CompactionReport | None, second: CompactionReport) -> Compac
     if first is None:
         return second
     stages: list[dict[str, Any]] = [*(first.stages or [first.to_dict()]), second.to_dict()]
+    reached_target = second.tokens_after <= first.target_tokens
     # What a token is may have been learned anew in between.
     scale = second.tokens_before / max(first.tokens_after, 1)
     return replace(
@@ -105,9 +107,10 @@ def combined(first: CompactionReport | None, second: CompactionReport) -> Compac
         removed_messages=first.removed_messages + second.removed_messages,
         rewritten_messages=first.rewritten_messages + second.rewritten_messages,
         repaired_messages=first.repaired_messages + second.repaired_messages,
-        reached_target=second.tokens_after <= first.target_tokens,
+        reached_target=reached_target,
         stages=stages,
         llm_calls=first.llm_calls + second.llm_calls,
         llm_usage=added_usage(first.llm_usage, second.llm_usage),
         duration_seconds=first.duration_seconds + second.duration_seconds,
+        reason=None if reached_target else first.reason,
     )

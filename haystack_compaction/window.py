@@ -12,6 +12,9 @@ from haystack_compaction.compactors.base import Compactor
 # The share of the window that is kept free for the reply, unless the user says how much.
 _RESERVED_SHARE = 0.05
 
+# With a target smaller than this, in tokens, the newest steps leave little for what a digest has to tell.
+_ROOM_TO_TELL = 6_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
@@ -84,11 +87,16 @@ class Window:
         return replace(self, context_window=size, reserve_tokens=reserved if (reserved or 0) < size else None)
 
 
-def preferred_target(compactor: object) -> float:
+def preferred_target(compactor: object, context_window: int) -> float:
     """
     Return the share of the window to compact to, for a user who names none.
 
     :param compactor: Any compactor.
-    :returns: Its `compact_to` where it has one, 0.4 otherwise.
+    :param context_window: The size of the window in tokens.
+    :returns: Its `compact_to` where it has one, but no less than leaves room for the newest steps and a digest; 0.4
+        otherwise.
+    :raises ValueError: If the window is smaller than 1.
     """
-    return float(getattr(compactor, "compact_to", Compactor.compact_to))
+    require_at_least(1, context_window=context_window)
+    usual = Compactor.compact_to
+    return max(float(getattr(compactor, "compact_to", usual)), min(usual, _ROOM_TO_TELL / context_window))

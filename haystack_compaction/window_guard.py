@@ -16,7 +16,7 @@ from haystack.tools import ToolsType
 
 from haystack_compaction.archive.recall import reference_tokens
 from haystack_compaction.archive.writer import ArchiveWriter, not_archived
-from haystack_compaction.compaction_pass import CompactionPass, Outcome
+from haystack_compaction.compaction_pass import CompactionPass, Outcome, changes_between
 from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.compactors.truncation import TruncationCompactor
 from haystack_compaction.conversation.marks import MarkedMessages
@@ -133,6 +133,7 @@ class WindowGuard:
             after=len(valid),
         )
         self._repaired_messages += number
+        self._follow_task(messages, valid)
         return valid
 
     def is_due(self, tokens: int) -> bool:
@@ -174,6 +175,7 @@ class WindowGuard:
         if needs_last_resort:
             self._require_fit(compacted, report.tokens_after)
         compacted, report = self._archived(messages, compacted, report, fits=tokens <= self.window.usable)
+        self._follow_task(messages, compacted)
         self.meter.go_on_with(compacted)
         report = replace(report, repaired_messages=self._repaired_messages)
         self._repaired_messages = 0
@@ -247,6 +249,12 @@ class WindowGuard:
             return compacted, report
         self._next_try = report.tokens_before + _GROWTH_BETWEEN_TRIES * self.window.context_window
         return messages, not_archived(report)
+
+    def _follow_task(self, before: list[ChatMessage], after: list[ChatMessage]) -> None:
+        """A task that was repaired or shortened is still the task."""
+        if self.task is not None and not any(message is self.task for message in after):
+            versions = {id(original): version for original, version in changes_between(before, after).rewritten}
+            self.task = versions.get(id(self.task), self.task)
 
     def _last_resort(self, messages: Sequence[ChatMessage], target: int) -> Passes:
         """Shorten contents; where these are not what is too much, let the oldest messages go first."""

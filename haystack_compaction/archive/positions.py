@@ -17,6 +17,7 @@ from haystack_compaction.archive.messages import digest_of, without_recalled
 from haystack_compaction.archive.protocol import ArchivedMessage, Change, LiveMessage, Outline, PassRecord
 from haystack_compaction.compaction_pass import changes_between
 from haystack_compaction.conversation.notes import is_note
+from haystack_compaction.conversation.pairing import stands_in
 from haystack_compaction.report import CompactionReport
 
 _KeyT = TypeVar("_KeyT")
@@ -100,7 +101,7 @@ class TranscriptPositions:
         for index, message in enumerate(messages):
             if index in recognised:
                 position = recognised[index]
-            elif is_note(message):
+            elif _is_ours(message):
                 position = None
             else:
                 position, end = end, end + 1
@@ -127,7 +128,7 @@ class TranscriptPositions:
                 original = _taken(by_digest, placed.digest) if by_digest else None
                 if original is not None:
                     placed.position, placed.is_archived = original.position, original.is_archived
-                elif not is_note(message):
+                elif not _is_ours(message):
                     placed.position, end = end, end + 1
             live.append(placed)
         return replace(self, live=live, end=end)
@@ -215,7 +216,7 @@ def _recognised(outline: Outline, messages: Sequence[ChatMessage]) -> dict[int, 
     """The positions of those messages that are not new, by their indexes."""
     digests = dict(enumerate(map(digest_of, messages)))
     # In the full conversation there are no notes.
-    originals = {index: digest for index, digest in digests.items() if not is_note(messages[index])}
+    originals = {index: digest for index, digest in digests.items() if not _is_ours(messages[index])}
     unarchived = {position: digest for position, digest in outline.live if position is not None}
     full: list[LiveMessage] = [*sorted({**unarchived, **outline.archived}.items())]
     candidates = [(outline.live, digests), (full, originals)]
@@ -281,6 +282,11 @@ def _match(keyed: Iterable[tuple[_KeyT, _ValueT]]) -> dict[_KeyT, list[_ValueT]]
 def _taken(stacks: dict[_KeyT, list[Placed]], key: _KeyT) -> Placed | None:
     stack = stacks.get(key)
     return stack.pop() if stack else None
+
+
+def _is_ours(message: ChatMessage) -> bool:
+    """Whether compaction or a repair wrote the message, so that it is no part of the full conversation."""
+    return is_note(message) or stands_in(message)
 
 
 def _is_news(placed: Placed) -> bool:

@@ -101,6 +101,14 @@ class TranscriptHook:
                 messages = full_transcript(self.archive, conversation_id, messages)
         except Exception:
             logger.exception("The archive could not be read; the transcript is what is left of the conversation.")
+        if self.key not in state.schema:
+            # The work is done by now, and worth more than its transcript.
+            logger.error(
+                "`key='{key}'` is no key of the Agent's `state_schema`, so there is no transcript on its result. Add "
+                "it there, with the type `list[ChatMessage]`.",
+                key=self.key,
+            )
+            return
         state.set(self.key, list(messages), handler_override=replace_values)
 
     async def run_async(self, state: State) -> None:

@@ -24,8 +24,7 @@ from haystack_compaction.cli.html.data import Fact, Line, Report
 from haystack_compaction.cli.message_rows import MessageRow, message_rows
 from haystack_compaction.cli.transcripts import Transcript, TranscriptError
 from haystack_compaction.compaction_pass import changes_between
-from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
-from haystack_compaction.config import CompactionConfig
+from haystack_compaction.config import STRATEGIES, CompactionConfig
 from haystack_compaction.hook import CompactionHook
 from haystack_compaction.report import CompactionReport
 from haystack_compaction.tokens.ledger import TokenLedger
@@ -63,7 +62,9 @@ def preview(
     ] = None,
     compact_to: Annotated[
         float | None,
-        typer.Option(help="The share of the window to compact to, with --context-window. 0.4 if not given."),
+        typer.Option(
+            help="The share of the window to compact to, with --context-window. What suits the strategy if not given."
+        ),
     ] = None,
     preserve_recent_turns: options.PreserveRecentTurns = 0,
     drop_system_prompt: options.DropSystemPrompt = False,
@@ -105,7 +106,7 @@ def preview(
         "preserve_system_prompt": not drop_system_prompt,
     }
     if context_window is not None:
-        settings |= _window_options(options.context_window_of(context_window), shares)
+        settings |= _window_options(strategy, options.context_window_of(context_window), shares)
     elif target_tokens is None:
         target_tokens = max(TokenLedger().count(transcript.messages, schemas) // 2, 1)
         if not as_json:
@@ -141,10 +142,10 @@ def _write(transcript: Transcript, messages: list[ChatMessage], output: Path, *,
         fail(f"{output}: {error}")
 
 
-def _window_options(context_window: int, shares: dict[str, Any]) -> dict[str, int]:
+def _window_options(strategy: str, context_window: int, shares: dict[str, Any]) -> dict[str, int]:
     """The trigger and the target of a pipeline node that compacts when the hook would in this window."""
     try:
-        hook = CompactionHook(SlidingWindowCompactor(), context_window=context_window, **shares)
+        hook = CompactionHook(STRATEGIES[strategy](), context_window=context_window, **shares)
     except ValueError as error:
         fail(str(error))
     return {

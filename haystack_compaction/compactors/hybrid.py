@@ -27,6 +27,7 @@ from haystack_compaction.compactors.sliding_window import SlidingWindowCompactor
 from haystack_compaction.compactors.summarization import SummarizationCompactor
 from haystack_compaction.compactors.summary_draft import read, text_counter
 from haystack_compaction.conversation.notes import is_omission_note, pin, summary_note, written_by
+from haystack_compaction.conversation.repair import is_valid, repaired
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.conversation.tool_steps import older_tool_steps, tool_steps
 from haystack_compaction.pass_context import current_pass
@@ -154,17 +155,18 @@ class HybridCompactor(Compactor):
     ) -> Generator[CompactionPass, Outcome, list[ChatMessage] | None]:
         """The passes of the stages that are due, one after the other; is sent what each of them came to."""
         ledger, context = ledger.calibrated(messages), current_pass()
-        current = self._with_newest_turns_pinned(messages)
+        valid = messages if is_valid(messages) else repaired(messages)
+        current = self._with_newest_turns_pinned(valid)
         # What a stage of ours removes without a word, the summary still tells. Others may have told it already.
         original = current if self.compactors is None else []
-        originals = {id(marked): message for marked, message in zip(current, messages, strict=True)}
+        originals = {id(marked): message for marked, message in zip(current, valid, strict=True)}
         conversation = Conversation(current)
         task = None if conversation.task_index is None else current[conversation.task_index]
         for stage in self._stages:
             if not ledger.exceeds(current, target_tokens):
                 break
             target = target_tokens * stage.target_factor
-            current, report = yield CompactionPass(
+            compaction = CompactionPass(
                 stage.compactor,
                 current,
                 target,
@@ -175,6 +177,8 @@ class HybridCompactor(Compactor):
                 context_window=context.context_window,
                 original=original,
             )
+            current, report = yield compaction
+            task = compaction.task
             context.record_stage(report)
         compacted = [originals.get(id(message), message) for message in current]
         return compacted if ledger.is_smaller(compacted, messages) else None
@@ -225,7 +229,9 @@ class _PruningWithDigest(SelectivePruningCompactor):
         told = earlier | self._prunable(conversation)
         room = (ledger.count(messages) - target_tokens) // _PRUNED_TO_DIGEST
         room = min(room + ledger.count([messages[index] for index in earlier]), target_tokens // 2)
-        if ledger.exceeds([message for index, message in enumerate(messages) if index not in told], target_tokens):
+        staying = [message for index, message in enumerate(messages) if index not in told]
+        is_too_much = ledger.exceeds(staying, target_tokens)
+        if is_too_much and self._left_to_summarize(staying):
             # What is summarized next tells it all.
             return SelectivePruningCompactor.rewrite(self, rest, target_tokens - room, ledger)
         reading = read(conversation)
@@ -233,13 +239,15 @@ class _PruningWithDigest(SelectivePruningCompactor):
         # Room that even a digest of all would leave unused is for results.
         room = room_for_digest(reading, told, budget_tokens=room, count_text=count_text)
         pruned = SelectivePruningCompactor.rewrite(self, rest, target_tokens - room, ledger)
-        if pruned is None or ledger.exceeds(pruned, target_tokens):
+        if pruned is None or (ledger.exceeds(pruned, target_tokens) and not is_too_much):
             return pruned
         kept = self._without_stale_turns(pruned, [messages[index] for index in reading.stale_messages])
         noted = _Noted(conversation, kept, earlier, removed_messages=len(pruned) - len(kept))
         budget = target_tokens - ledger.count(noted.messages(""))
-        if 2 * budget < room <= ledger.count(self._left_to_summarize(kept, in_task=noted.is_in_task)):
+        left = self._left_to_summarize(kept, in_task=noted.is_in_task)
+        if is_too_much or 2 * budget < room <= ledger.count(left):
             # Too little for what there is to tell: the digest outgrows the target, and the rest is summarized with it.
+            # Where the target cannot be met at all, it is no reason to tell nothing.
             budget = room
         digest = digest_of(reading, noted.removed, budget_tokens=budget, count_text=count_text)
         return noted.messages(digest) if digest else pruned
@@ -263,13 +271,14 @@ class _PruningWithDigest(SelectivePruningCompactor):
         gone = {index for turn in turns if any(id(pruned[index]) in ids for index in turn) for index in turn}
         return [message for index, message in enumerate(pruned) if index not in gone]
 
-    def _left_to_summarize(self, kept: list[ChatMessage], *, in_task: bool) -> list[ChatMessage]:
-        """What a later stage can summarize together with the note."""
+    def _left_to_summarize(self, kept: list[ChatMessage], *, in_task: bool | None = None) -> list[ChatMessage]:
+        """What a later stage can summarize together with a note in the task or in the history; None for either."""
         conversation = Conversation(kept)
-        if in_task:
-            units = conversation.removable_steps(min_keep_steps=self.min_keep_steps)
-        else:
-            units = conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns)
+        units: list[list[int]] = []
+        if in_task is not False:
+            units += conversation.removable_steps(min_keep_steps=self.min_keep_steps)
+        if not in_task:
+            units += conversation.removable_turns(preserve_recent_turns=self.preserve_recent_turns)
         return [kept[index] for unit in units for index in unit]
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import weakref
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 from haystack.dataclasses import ChatMessage
@@ -40,6 +41,10 @@ class ModelScores:
     def __init__(self, *, batch_size: int) -> None:
         self.batch_size = batch_size
         self._scores: dict[tuple[int, ...], tuple[float | None, list[weakref.ref[ChatMessage]]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is known of messages is no part of a copy, which has other messages."""
+        return partial(type(self), batch_size=self.batch_size), ()
 
     def __len__(self) -> int:
         return len(self._scores)

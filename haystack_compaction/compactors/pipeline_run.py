@@ -72,7 +72,10 @@ class PipelineRun:
                 request=RequestSize(tools_tokens=tools_tokens),
             )
         report = replace(
-            report, messages_before=len(given), repaired_messages=0 if valid is given else self._repairs(given, valid)
+            report,
+            messages_before=len(given),
+            messages_after=len(compacted),
+            repaired_messages=0 if valid is given else self._repairs(given, valid),
         )
         compacted, report = self._archived(given, valid, compacted, report)
         compacted = self.notes.merged(compacted) if self.compactor.merge_notes else list(compacted)

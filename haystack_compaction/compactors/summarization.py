@@ -193,7 +193,7 @@ class SummarizationCompactor(Compactor):
         # What is too small for a summary of full length is only looked at when nothing else is left.
         for tight in (False, True):
             for region in draft.regions:
-                if region.scope in tried or not region.units:
+                if region.scope in tried or not (region.units or draft.quotes(region)):
                     continue
                 if draft.parts and draft.fits():
                     break
@@ -303,7 +303,8 @@ class SummarizationCompactor(Compactor):
         if later and (room_beside_later := draft.room_without(region)) < usual // 2:
             # The other region will have to shrink as well, so that the two share the room by what they tell.
             worths = [draft.worth(some) for some in (region, *later)]
-            room = max(room_beside_later, room * worths[0] // sum(worths), _SMALLEST_SUMMARY)
+            share = min(room * worths[0] // sum(worths), room - 2 * _SMALLEST_SUMMARY * len(later))
+            room = max(room_beside_later, share, _SMALLEST_SUMMARY)
         elif later:
             room = room_beside_later
         return min(usual, room)

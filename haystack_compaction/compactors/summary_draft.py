@@ -14,7 +14,7 @@ from itertools import chain
 from haystack.dataclasses import ChatMessage, ChatRole
 
 from haystack_compaction.compactors.exact_facts import exact_facts
-from haystack_compaction.conversation.notes import SummaryScope, is_summary, summary_note, told_by
+from haystack_compaction.conversation.notes import SummaryScope, is_omission_note, is_summary, summary_note, told_by
 from haystack_compaction.conversation.stranded import behind_stranded, stranded_texts
 from haystack_compaction.conversation.structure import Conversation
 from haystack_compaction.salience.digest import digest_of, write_digest
@@ -181,6 +181,10 @@ class Draft:
         """What earlier stages removed of the region of a part; all that they removed, if no other part tells it."""
         is_alone = all(part.region is old.region for part in self.parts)
         return [message for scope, message in self._lost if is_alone or scope == old.region.scope]
+
+    def quotes(self, region: Region) -> bool:
+        """Whether a note of a region quotes what the assistant said, which no summary has told yet."""
+        return any(is_omission_note(self.conversation.messages[index]) for index in region.notes)
 
     def worth(self, region: Region) -> int:
         """How much room the summary of a region deserves, beside that of another."""

@@ -46,7 +46,7 @@ class MarkedMessages:
         """
         if not self._is_any:
             return messages
-        return [self._originals.get(id(message)) or _without_marks(message) for message in messages]
+        return [self._originals.get(id(message)) or self._without_marks(message) for message in messages]
 
     def _marked(self, message: ChatMessage) -> ChatMessage:
         marks = {CURRENT_TASK_META_KEY: True} if message is self._task else {}
@@ -54,12 +54,13 @@ class MarkedMessages:
             marks |= {PINNED_META_KEY: True, _PINNED_BY_RULE: True}
         return replace(message, _meta={**message.meta, **marks}) if marks else message
 
-
-def _without_marks(message: ChatMessage) -> ChatMessage:
-    """A rewritten task must not stay the task for ever."""
-    marks = {CURRENT_TASK_META_KEY} & message.meta.keys()
-    if _PINNED_BY_RULE in message.meta:
-        marks |= {PINNED_META_KEY, _PINNED_BY_RULE}
-    if not marks:
-        return message
-    return replace(message, _meta={key: value for key, value in message.meta.items() if key not in marks})
+    def _without_marks(self, message: ChatMessage) -> ChatMessage:
+        """A rewritten task must not stay the task for ever. The marks of a pass around this one stay."""
+        marks = set()
+        if self._task is not None:
+            marks.add(CURRENT_TASK_META_KEY)
+        if self._pins and _PINNED_BY_RULE in message.meta:
+            marks.update((PINNED_META_KEY, _PINNED_BY_RULE))
+        if marks.isdisjoint(message.meta):
+            return message
+        return replace(message, _meta={key: value for key, value in message.meta.items() if key not in marks})

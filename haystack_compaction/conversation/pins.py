@@ -78,14 +78,11 @@ class PinRules:
         """
         if is_pinned(message):
             return True
-        if is_note(message):
+        try:
+            return not is_note(message) and self._any_holds_for(message)
+        except Exception:
+            logger.exception("A rule of {rules} failed; it pins nothing.", rules=self)
             return False
-        return (
-            any(re.search(pattern, text) for pattern in self.texts for text in message.texts)
-            or (bool(self.tools) and any(tool in self.tools for tool in _tools_of(message)))
-            or any(message.meta.get(key) for key in self.meta_keys)
-            or self._predicate_holds_for(message)
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """
@@ -115,12 +112,13 @@ class PinRules:
         rules: PinRules = default_from_dict(cls, data)
         return rules
 
-    def _predicate_holds_for(self, message: ChatMessage) -> bool:
-        try:
-            return self.predicate is not None and bool(self.predicate(message))
-        except Exception:
-            logger.exception("The rule {rule} failed; it pins nothing.", rule=self.predicate)
-            return False
+    def _any_holds_for(self, message: ChatMessage) -> bool:
+        return (
+            any(re.search(pattern, text) for pattern in self.texts for text in message.texts)
+            or (bool(self.tools) and any(tool in self.tools for tool in _tools_of(message)))
+            or any(message.meta.get(key) for key in self.meta_keys)
+            or (self.predicate is not None and bool(self.predicate(message)))
+        )
 
 
 def require_pin_rules(**options: PinRules | None) -> None:

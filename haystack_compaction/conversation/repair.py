@@ -4,8 +4,9 @@
 
 """A conversation that providers accept, whatever came in."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from difflib import SequenceMatcher
+from itertools import pairwise
 
 from haystack.dataclasses import ChatMessage
 
@@ -38,7 +39,30 @@ def repaired_messages(before: Sequence[ChatMessage], after: Sequence[ChatMessage
     :param after: The conversation as it was repaired.
     :returns: The number of messages.
     """
-    places = SequenceMatcher(None, list(map(id, before)), list(map(id, after)), autojunk=False).get_opcodes()
-    return sum(
-        max(end - start, new_end - new_start) for tag, start, end, new_start, new_end in places if tag != "equal"
+    places = {id(message): place for place, message in enumerate(before)}
+    stayed = _longest_increasing(
+        [(new, places[id(message)]) for new, message in enumerate(after) if id(message) in places]
     )
+    edges = [(-1, -1), *stayed, (len(after), len(before))]
+    return sum(max(new - new_before, old - old_before) - 1 for (new_before, old_before), (new, old) in pairwise(edges))
+
+
+def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """
+    The longest run of pairs, in order, whose second numbers increase.
+
+    C. Schensted, Longest increasing and decreasing subsequences, 1961.
+    """
+    ends: list[int] = []
+    newest: list[int] = []
+    before: list[int | None] = []
+    for number, (_, place) in enumerate(pairs):
+        length = bisect_left(ends, place)
+        before.append(newest[length - 1] if length else None)
+        ends[length : length + 1], newest[length : length + 1] = [place], [number]
+    run: list[tuple[int, int]] = []
+    last = newest[-1] if newest else None
+    while last is not None:
+        run.append(pairs[last])
+        last = before[last]
+    return run[::-1]

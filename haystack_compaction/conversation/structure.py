@@ -206,7 +206,7 @@ class Conversation:
             if self.messages[index].role not in (ChatRole.ASSISTANT, ChatRole.TOOL):
                 continue
             start = index
-            while self.messages[start].role is ChatRole.TOOL:
+            while start > self.head_end and self.messages[start].role is ChatRole.TOOL:
                 start -= 1
             kept.add(start)
             end = start + 1

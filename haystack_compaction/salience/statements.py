@@ -122,7 +122,9 @@ class Listener:
                 continue
             if result is not None and result is not noted:
                 noted = result
-                said += self._statements(call_line(result), Voice.CALL, index)
+                # One statement, whatever sentences its arguments have.
+                line = " ".join(call_line(result).split())
+                said.append(Statement(line, Voice.CALL, index, self._reader.read(line)))
             said += self._statements(text, voice, index)
         return said
 

@@ -269,12 +269,29 @@ def test_at_most_one_omission_note_whatever_the_stages():
     assert sum(map(is_note, kept)) == 1
 
 
-def test_how_far_down_it_goes_by_default_depends_on_its_stages():
-    silent, telling = [SlidingWindowCompactor()], [SlidingWindowCompactor(), SummarizationCompactor()]
-    shares = [CompactionHook(HybridCompactor(stages), context_window=1_000).compact_to for stages in (silent, telling)]
-    assert shares == [0.4, 0.2]
-    assert CompactionHook(HybridCompactor(), context_window=1_000).compact_to == 0.2
-    assert CompactionHook(HybridCompactor(), context_window=1_000, compact_to=0.5).compact_to == 0.5
+def test_how_far_down_it_goes_by_default_depends_on_its_stages_and_the_window():
+    silent = HybridCompactor([SlidingWindowCompactor()])
+    telling = HybridCompactor([SlidingWindowCompactor(), SummarizationCompactor()])
+
+    def share(compactor, context_window, **options):
+        return CompactionHook(compactor, context_window=context_window, **options).compact_to
+
+    assert share(silent, 128_000) == 0.4
+    assert share(telling, 128_000) == share(HybridCompactor(), 128_000) == 0.2
+    # The newest steps must not take the room of the digest.
+    assert share(telling, 20_000) == 0.3
+    assert share(telling, 4_000) == 0.4
+    assert share(telling, 4_000, compact_to=0.1) == 0.1
+
+
+def test_where_the_target_cannot_be_met_a_digest_is_written_even_so():
+    builds = [f"build B-{number * 7919:06d} of service {number} is fine. " + "request ok " * 60 for number in range(8)]
+    steps = [message for n, build in enumerate(builds) for message in step("read_log", build, call_id=f"c{n}")]
+    messages = [ChatMessage.from_user("Audit every service."), *steps]
+    newest = COUNTER.count(messages[:1] + steps[-2:])
+    compacted = HybridCompactor().run(messages=messages, target_tokens=newest - 10)["messages"]
+    said = " ".join(message.text or "" for message in compacted)
+    assert sum(f"B-{number * 7919:06d}" in said for number in range(7)) >= 3
 
 
 @pytest.mark.parametrize("pinned", [None, PinRules(texts=["^Never"])])

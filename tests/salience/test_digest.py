@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import pytest
-from haystack.dataclasses import ChatMessage
+from haystack.dataclasses import ChatMessage, ToolCall
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import chat, step
@@ -245,3 +245,29 @@ def test_a_conversation_too_large_to_read_whole_keeps_its_rules():
     fact = "Whatever you do, leave the billing tables alone."
     messages[5_000] = user(fact)
     assert fact in digest(messages)
+
+
+def test_a_call_is_one_line_whatever_its_arguments_say():
+    call = ToolCall("send_mail", {"text": "Your seat is kept. Please pay by card."}, id="1")
+    messages = [ChatMessage.from_assistant(tool_calls=[call]), ChatMessage.from_tool("Mail 77 is queued.", origin=call)]
+    digest = write_digest(messages, budget_tokens=200, count_text=EstimateTokenCounter().count_text)
+    assert "send_mail(text=Your seat is kept. Please pay by card.): Mail 77 is queued." in digest
+
+
+@pytest.mark.parametrize(
+    "alike",
+    [
+        ["User 4711 wants a refund.", "User 4712 wants a refund."],
+        ["Never delete table orders_2021.", "Never delete table orders_2022.", "Never delete table orders_2023."],
+        ["Do not touch /etc/shop/a.yaml.", "Do not touch /srv/mail/c.conf."],
+        ["Cabin A costs 180 EUR.", "Cabin B costs 210 EUR.", "Cabin C costs 250 EUR."],
+        ["Please note that Alice's booking is BK-0007.", "Please note that Bruno's booking is BK-0038."],
+        ["Nutzer 4711 will sein Geld zurück.", "Nutzer 4712 will sein Geld zurück."],
+    ],
+)
+def test_similar_matters_do_not_put_each_other_right(alike):
+    messages = []
+    for text in alike:
+        messages += [ChatMessage.from_user(text), ChatMessage.from_assistant("Fine, I have that.")]
+    digest = write_digest(messages, budget_tokens=200, count_text=EstimateTokenCounter().count_text)
+    assert all(text in digest for text in alike)
