@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import json
+import pickle
 import sys
 import threading
 import weakref
@@ -16,7 +17,7 @@ import openai
 import pytest
 from haystack import Pipeline, component
 from haystack.components.agents import Agent
-from haystack.components.generators.chat import OpenAIChatGenerator
+from haystack.components.generators.chat import MockChatGenerator, OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage, StreamingChunk, ToolCall
 from haystack.tools import tool
 from haystack.utils import Secret
@@ -702,3 +703,10 @@ def test_a_counter_and_a_compactor_that_are_falsy_are_used_all_the_same():
     generator = CompactingChatGenerator(model, compactor, context_window=1_000, token_counter=counter)
     assert generator.token_counter is counter
     assert generator.compactor is compactor
+
+
+def test_a_copy_begins_without_what_is_known():
+    generator = CompactingChatGenerator(MockChatGenerator("Hi."), context_window=500)
+    generator.run(messages=chat(20))
+    for copied in (copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))):
+        assert copied.run(messages=chat(20))["replies"][0].text == "Hi."

@@ -302,3 +302,30 @@ def test_a_model_that_hangs_keeps_no_event_loop_waiting():
         released.set()
     assert COUNTER.count(compacted) <= 1_000
     assert waited < 20
+
+
+@pytest.mark.parametrize("parts", [["Write the report.", " "], ["Write the report. " * 900]], ids=["blank", "huge"])
+@pytest.mark.parametrize("compactor", [SlidingWindowCompactor(), HybridCompactor()])
+def test_a_task_that_was_repaired_or_shortened_is_still_the_task(parts, compactor):
+    state = State(schema={"messages": {"type": list[ChatMessage]}}, data={"step_count": 0})
+    messages = [ChatMessage.from_user("Hi. " * 40), ChatMessage.from_assistant("Hello. " * 40)]
+    state.data["messages"] = [*messages, ChatMessage.from_user(content_parts=parts)]
+    hook = CompactionHook(compactor, context_window=2_000)
+    for number in range(30):
+        hook.run(state)
+        said = [message.text or "" for message in state.data["messages"]]
+        assert any("Write the report." in text for text in said)
+        # An `on_exit` hook that wants more makes the Agent go on after a finished answer.
+        state.data["step_count"] = number + 1
+        answer = [ChatMessage.from_assistant("Done so far. " * 30), ChatMessage.from_user("Please go on.")]
+        state.data["messages"] = [*state.data["messages"], *answer]
+
+
+def test_a_compactor_that_returns_anything_does_not_keep_the_last_resort_from_its_work():
+    class Garbage:
+        def compact(self, messages, target_tokens, token_counter):
+            return [{"role": "user"}]
+
+    state = State(schema={"messages": {"type": list[ChatMessage]}}, data={"messages": chat(60)})
+    CompactionHook(Garbage(), context_window=1_000).run(state)
+    assert EstimateTokenCounter().count(state.data["messages"]) < 1_000

@@ -315,3 +315,29 @@ class TestReferences:
         (note,) = filter(is_note, result["messages"])
         assert "`recall`: reference 1-" in note.text
         assert result["report"].tokens_after <= 300
+
+
+def test_what_a_repair_put_in_is_no_part_of_the_transcript(tmp_path):
+    archive = memory_archive(tmp_path)
+    hook = CompactionHook(SlidingWindowCompactor(), context_window=1_000, archive=archive)
+    lost = ChatMessage.from_assistant(tool_calls=[ToolCall("read_log", {}, id="lost")])
+    original = [TASK, lost, *run_of(20)[2:]]
+    state = State(
+        schema={"messages": {"type": list[ChatMessage]}},
+        data={"messages": list(original), "hook_context": {"conversation_id": "a"}},
+    )
+    hook.run(state)
+    assert len(state.data["messages"]) < len(original)
+    assert full_transcript(archive, "a", state.data["messages"]) == original
+
+
+async def test_a_repair_that_cannot_be_archived_ends_the_generators_run_where_that_is_wanted(tmp_path):
+    inner = ScriptedChatGenerator(lambda index, messages: ChatMessage.from_assistant("Hi."))
+    flaky = Flaky(memory_archive(tmp_path), "append")
+    generator = CompactingChatGenerator(inner, context_window=9_000, archive=flaky, on_archive_failure="raise")
+    orphan = ChatMessage.from_tool("nobody asked", origin=ToolCall("read_log", {}, id="x"))
+    with pytest.raises(ArchiveError):
+        generator.run(messages=[TASK, orphan, TASK])
+    with pytest.raises(ArchiveError):
+        await generator.run_async(messages=[TASK, orphan, TASK])
+    assert inner.requests == []

@@ -303,3 +303,22 @@ def test_what_stays_is_not_told_again(pinned):
     said = " ".join(message.text or "" for message in compacted)
     assert said.count("ferries") == 1
     assert said.count("lower deck") == 1
+
+
+@pytest.mark.parametrize("stages", [None, [SelectivePruningCompactor(), SummarizationCompactor()]])
+def test_many_passes_of_one_long_task_meet_their_targets(stages):
+    compactor = HybridCompactor(stages)
+    messages, target = [ChatMessage.from_user("Audit every service.")], 1_500
+    for number in range(120):
+        text = f"Now I look at service {number}, which was slow last week. " * 2
+        messages = [*messages, *step("read_log", "all checks passed " * 60, call_id=f"c{number}", text=text)]
+        if COUNTER.count(messages) > 5_000:
+            messages = compactor.run(messages=messages, target_tokens=target)["messages"]
+            assert COUNTER.count(messages) <= target
+
+
+def test_a_message_of_a_preserved_turn_that_a_repair_fills_is_not_pinned_for_ever():
+    blank = ChatMessage.from_user(content_parts=["What is a tide?", " "])
+    messages = [*chat(10)[:-1], blank, ChatMessage.from_assistant("Water."), ChatMessage.from_user("Thanks!")]
+    compacted = HybridCompactor(preserve_recent_turns=1).compact(messages, 300, COUNTER)
+    assert not any(message.meta.get("pinned") for message in compacted)

@@ -9,7 +9,7 @@ import yaml
 from haystack import Pipeline
 from haystack.components.builders import ChatPromptBuilder
 from haystack.components.generators.chat import OpenAIChatGenerator
-from haystack.dataclasses import ChatMessage
+from haystack.dataclasses import ChatMessage, ToolCall
 from haystack.tools import tool
 from haystack.utils import Secret
 from samples import ScriptedChatGenerator, chat, run_of, step
@@ -21,6 +21,7 @@ from haystack_compaction import (
     EstimateTokenCounter,
     SlidingWindowCompactor,
     TiktokenCounter,
+    pin,
 )
 from haystack_compaction.conversation.notes import is_note
 from haystack_compaction.conversation.pairing import pairs_are_intact
@@ -267,3 +268,15 @@ def test_notes_go_into_the_user_message_beside_them_over_many_turns():
         messages.append(answer)
     said = " ".join(message.text for message in messages)
     assert said.count("were removed to save space") == 1
+
+
+def test_the_report_counts_what_a_repair_put_in_below_the_trigger():
+    call = ChatMessage.from_assistant(tool_calls=[ToolCall("read_log", {}, id="1")])
+    result = SlidingWindowCompactor().run(messages=[call, ChatMessage.from_user("And?")])
+    assert (result["report"].messages_before, result["report"].messages_after) == (2, len(result["messages"]))
+
+
+def test_pinned_results_without_a_call_crash_nothing():
+    orphans = [pin(ChatMessage.from_tool("x " * 50, origin=ToolCall("read_log", {}, id=str(n)))) for n in range(3)]
+    result = SlidingWindowCompactor(repair=False).run(messages=orphans, target_tokens=10)
+    assert isinstance(result["report"], CompactionReport)

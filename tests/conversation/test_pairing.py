@@ -2,8 +2,12 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 
+from difflib import SequenceMatcher
+
 import pytest
 from haystack.dataclasses import ChatMessage, ChatRole, TextContent, ToolCall, ToolCallResult
+from hypothesis import given
+from hypothesis import strategies as st
 from samples import step, texts
 
 from haystack_compaction import pin, repair_tool_pairs
@@ -160,3 +164,15 @@ def test_how_many_messages_a_repair_touched(after, number):
     messages = {name: ChatMessage.from_user(name) for name in "abcd"}
     repaired_ones = [messages.get(name) or ChatMessage.from_user(name) for name in after]
     assert repaired_messages(list(messages.values()), repaired_ones) == number
+
+
+@given(st.lists(st.integers(0, 30), unique=True), st.lists(st.integers(0, 30), unique=True))
+def test_the_number_of_repairs_is_that_of_a_shortest_edit(before, after):
+    messages = [ChatMessage.from_user(str(number)) for number in range(31)]
+    number = repaired_messages([messages[place] for place in before], [messages[place] for place in after])
+    opcodes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    by_difflib = sum(max(b - a, d - c) for tag, a, b, c, d in opcodes if tag != "equal")
+    # difflib looks for long blocks first, and so may miss the longest common part.
+    assert number <= by_difflib
+    assert (number == 0) == (before == after)
+    assert number >= abs(len(before) - len(after))
