@@ -22,6 +22,7 @@ from haystack.hooks.compaction.types import Compactor as CompactorProtocol
 from haystack.token_counters import TokenCounter
 from haystack.tools import ToolsType
 
+from haystack_compaction.checks import require_method
 from haystack_compaction.compaction_pass import changes_between
 from haystack_compaction.conversation.notes import COMPACTION_META_KEY, is_note, is_omission_note, is_pinned, pin
 from haystack_compaction.conversation.repair import is_valid
@@ -65,8 +66,11 @@ def check_compactor(compactor: CompactorProtocol, *, max_examples: int = 200) ->
 
     :param compactor: Any object with a `compact` method as in Haystack's `Compactor` protocol.
     :param max_examples: How many random conversations to try, at least 1.
+    :raises ValueError: If it has no such method.
     :raises PromiseBrokenError: For the first promise found broken, with the smallest conversation that breaks it.
     """
+
+    require_method("compact", compactor=compactor)
 
     @settings(
         max_examples=max_examples,

@@ -72,3 +72,9 @@ def test_a_compactor_that_hands_fragments_to_a_counter_is_found_out_even_if_it_h
 
     with pytest.raises(PromiseBrokenError, match="Promise 7 is broken: a counter that validates was given a fragment"):
         check_compactor(Asking())
+
+
+@pytest.mark.parametrize("other", ["sliding_window", SlidingWindowCompactor, object()])
+def test_what_is_no_compactor_is_refused(other):
+    with pytest.raises(ValueError, match="`compactor` must be an object with a method `compact`"):
+        check_compactor(other)

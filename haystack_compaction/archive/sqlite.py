@@ -85,6 +85,9 @@ _READ = """
 
 _EVERYTHING = 2**62
 
+# What every file of SQLite begins with.
+_MAGIC = b"SQLite format 3\x00"
+
 # Without the index so many of the newest messages that seem to hold a word are looked at.
 _MAX_SCANNED = 1_000
 _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}]")
@@ -118,7 +121,8 @@ class SQLiteArchive(Archive):
 
     :param path: The file. It is created when it is first needed; its folder must exist.
     :param busy_timeout: How long to wait for another process that is writing, in seconds, at least 0.
-    :raises ValueError: If the path is ":memory:" or the timeout is negative.
+    :raises ValueError: If the path is ":memory:", its folder does not exist, it is no file of SQLite, or the timeout is
+        negative.
     """
 
     def __init__(self, path: str | Path, *, busy_timeout: float = 30.0) -> None:
@@ -127,6 +131,10 @@ class SQLiteArchive(Archive):
                 "`path` must be a file, got ':memory:'. For an archive in memory use "
                 "`DocumentStoreArchive(InMemoryDocumentStore())`."
             )
+        if not Path(path).parent.is_dir():
+            raise ValueError(f"`path` must be a file in a folder that exists, got '{path}'. Make the folder first.")
+        if _is_something_else(Path(path)):
+            raise ValueError(f"`path` must be an archive or a file that does not exist yet, got '{path}'.")
         if busy_timeout < 0:
             raise ValueError(f"`busy_timeout` must be at least 0, got {busy_timeout}.")
         self.path = Path(path)
@@ -465,3 +473,14 @@ def _bytes(text: str) -> bytes:
 
 def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogatepass")
+
+
+def _is_something_else(path: Path) -> bool:
+    """Whether there is a file that no archive can be in. One of length 0 is a database that nothing is in yet."""
+    if not path.exists():
+        return False
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        beginning = file.read(len(_MAGIC))
+    return beginning not in (b"", _MAGIC)

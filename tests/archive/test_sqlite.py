@@ -270,3 +270,16 @@ def test_no_committed_pass_is_lost_when_the_process_is_killed(path):
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         connection.execute("INSERT INTO search (search) VALUES ('integrity-check')")
     connection.close()
+
+
+def test_a_path_that_can_hold_no_archive_is_refused_when_it_is_given(tmp_path):
+    with pytest.raises(ValueError, match="in a folder that exists"):
+        SQLiteArchive(tmp_path / "missing" / "a.sqlite")
+    text = tmp_path / "notes.txt"
+    text.write_text("Remember the milk.")
+    for other in (text, tmp_path):
+        with pytest.raises(ValueError, match="must be an archive or a file that does not exist yet"):
+            SQLiteArchive(other)
+    assert text.read_text() == "Remember the milk."
+    (tmp_path / "empty.sqlite").touch()
+    assert SQLiteArchive(tmp_path / "empty.sqlite").conversations() == []
