@@ -94,12 +94,13 @@ def _put_right(
     candidates = {older for found in postings if len(found) <= _MOST_STATEMENTS_OF_A_SUBJECT for older in found}
     if not candidates:
         return None
-    enough = _SAID_AGAIN_WITH_CUE if _has_cue(newer) else _SAID_AGAIN
+    cues = newer.content.terms & _CUES
     best, most_said_again = None, 0.0
     for older in sorted(candidates):
         old = statements[older]
         if (old.message == newer.message and old.message >= 0) or not _may_correct(newer, old):
             continue
+        enough = _SAID_AGAIN if cues <= old.content.terms else _SAID_AGAIN_WITH_CUE
         # The cheapest test first: most candidates share a word or two and no more.
         said_again = _said_again(old, newer, scale)
         if said_again < max(enough[True], most_said_again):
@@ -130,12 +131,14 @@ def _puts_right(older: Statement, newer: Statement) -> bool:
     Whether it is the same matter with another value, and no similar one: the newer statement says so, or it says all of
     the older one and more. What differs in values only is mostly a list.
     """
-    says_all = older.content.words <= newer.content.terms
-    return _has_cue(newer) or _contrasts(older, newer) or (says_all and not newer.content.words <= older.content.terms)
+    if _has_cue(older, newer) or _contrasts(older, newer):
+        return True
+    return older.content.words <= newer.content.terms and not newer.content.words <= older.content.terms
 
 
-def _has_cue(statement: Statement) -> bool:
-    return not statement.content.terms.isdisjoint(_CUES)
+def _has_cue(older: Statement, newer: Statement) -> bool:
+    """Whether a word says that something is put right. One that the older statement has too belongs to the matter."""
+    return not (newer.content.terms & _CUES) <= older.content.terms
 
 
 def _contrasts(older: Statement, newer: Statement) -> bool:

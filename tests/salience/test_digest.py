@@ -263,6 +263,11 @@ def test_a_call_is_one_line_whatever_its_arguments_say():
         ["Cabin A costs 180 EUR.", "Cabin B costs 210 EUR.", "Cabin C costs 250 EUR."],
         ["Please note that Alice's booking is BK-0007.", "Please note that Bruno's booking is BK-0038."],
         ["Nutzer 4711 will sein Geld zurück.", "Nutzer 4712 will sein Geld zurück."],
+        # Words that often put something right, and here belong to the matter.
+        ["Please update billing to 1.2.0.", "Please update search to 1.3.0.", "Please update mail to 1.4.0."],
+        ["Now check order 7001.", "Now check order 7002."],
+        ["Change the price of the red kayak to 45 EUR.", "Change the price of the blue kayak to 55 EUR."],
+        ["现在检查订单 7001。", "现在检查订单 7002。"],
     ],
 )
 def test_similar_matters_do_not_put_each_other_right(alike):
