@@ -16,7 +16,7 @@ import pytest
 import haystack_compaction
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("typer", "rich", "jinja2", "tiktoken", "genai_prices", "hypothesis")
+HEAVY = ("haystack_compaction.cli", "typer", "rich", "jinja2", "tiktoken", "genai_prices", "hypothesis")
 
 
 def loaded_by(code):
