@@ -4,7 +4,7 @@
 
 """Refusing options and inputs of the wrong kind where they are given, rather than where they first do harm."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from haystack.dataclasses import ChatMessage
@@ -42,9 +42,7 @@ def require_numbers(**options: float) -> None:
     :param options: The options by name.
     :raises ValueError: If one of them is anything else; the message names it.
     """
-    for name, value in options.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise ValueError(f"`{name}` must be a number, got {value!r}.")
+    _require("a number", lambda value: isinstance(value, (int, float)) and not isinstance(value, bool), options)
 
 
 def require_flags(**options: bool) -> None:
@@ -54,9 +52,7 @@ def require_flags(**options: bool) -> None:
     :param options: The options by name.
     :raises ValueError: If one of them is anything else; the message names it.
     """
-    for name, value in options.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+    _require("True or False", lambda value: isinstance(value, bool), options)
 
 
 def require_texts(**options: str) -> None:
@@ -66,9 +62,7 @@ def require_texts(**options: str) -> None:
     :param options: The options by name.
     :raises ValueError: If one of them is anything else; the message names it.
     """
-    for name, value in options.items():
-        if not isinstance(value, str):
-            raise ValueError(f"`{name}` must be a string, got {value!r}.")
+    _require("a string", lambda value: isinstance(value, str), options)
 
 
 def require_names(**options: Sequence[str]) -> None:
@@ -105,9 +99,7 @@ def require_functions(**options: Callable[..., Any]) -> None:
     :param options: The options by name.
     :raises ValueError: If one of them can't; the message names it.
     """
-    for name, value in options.items():
-        if not callable(value):
-            raise ValueError(f"`{name}` must be a function, got {value!r}.")
+    _require("a function", callable, options)
 
 
 def require_messages(messages: Iterable[Any]) -> None:
@@ -125,3 +117,9 @@ def require_messages(messages: Iterable[Any]) -> None:
                 f"`messages` must be a list of ChatMessage, got {type(message).__name__} at index {index}. Make a "
                 f"message of a text with `ChatMessage.from_user`, of a dictionary with `ChatMessage.from_dict`."
             )
+
+
+def _require(wanted: str, is_right: Callable[[Any], bool], options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if not is_right(value):
+            raise ValueError(f"`{name}` must be {wanted}, got {value!r}.")

@@ -137,7 +137,7 @@ class CompactionPass:
         self._started = time.perf_counter()
         self._marks = MarkedMessages(messages, task=task, pins=pins)
         self._marked = self._marks.messages
-        copies = dict(zip(map(id, messages), self._marked, strict=True))
+        copies = dict(zip(map(id, messages), self._marked, strict=True)) if original else {}
         original = [copies.get(id(message), message) for message in original]
         self.context = PassContext(context_window=context_window, original=original)
 
