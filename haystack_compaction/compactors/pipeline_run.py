@@ -6,6 +6,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from haystack import logging
@@ -58,7 +59,7 @@ class PipelineRun:
         valid = repaired(given) if self.compactor.repair and not is_valid(given) else given
         tools_tokens = self.ledger.count([], self.tools)
         if self.compactor.archive is not None:
-            tools_tokens += reference_tokens(self.tools, self.ledger)
+            tools_tokens += self._reference_tokens
         ledger = self.ledger.calibrated(valid)
         tokens = ledger.measure(valid) + tools_tokens
         if self.target_tokens is None and tokens < self.compactor.trigger_threshold_tokens:
@@ -80,6 +81,11 @@ class PipelineRun:
         compacted, report = self._archived(given, valid, compacted, report)
         compacted = self.notes.merged(compacted) if self.compactor.merge_notes else list(compacted)
         return {"messages": compacted, "report": report}
+
+    @cached_property
+    def _reference_tokens(self) -> int:
+        """What a note's line about the tool that reads the archive takes."""
+        return reference_tokens(self.tools, self.ledger)
 
     def _below_trigger(self, tokens: int) -> CompactionReport:
         trigger, target = self.compactor.trigger_threshold_tokens, self.compactor.target_tokens
@@ -111,7 +117,7 @@ class PipelineRun:
             return compacted, report
         writer = ArchiveWriter(archive, self.conversation_id, on_failure=self.compactor.on_archive_failure)
         report = replace(report, conversation_id=writer.conversation_id)
-        if reference_tokens(self.tools, self.ledger):
+        if self._reference_tokens:
             compacted = writer.with_references(given, compacted)
         if writer.write(given, compacted, report, fits=report.compacted):
             return compacted, report

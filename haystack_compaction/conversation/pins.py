@@ -14,6 +14,7 @@ from haystack.core.serialization import default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage
 from haystack.utils.callable_serialization import deserialize_callable, serialize_callable
 
+from haystack_compaction.checks import given, require_functions, require_names
 from haystack_compaction.conversation.notes import is_note, is_pinned
 
 logger = logging.getLogger(__name__)
@@ -57,17 +58,13 @@ class PinRules:
     predicate: Callable[[ChatMessage], bool] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("texts", "tools", "meta_keys"):
-            values = getattr(self, name)
-            if isinstance(values, str) or not all(isinstance(value, str) for value in values):
-                raise ValueError(f"`{name}` must be a list of strings, got {values!r}.")
+        require_names(texts=self.texts, tools=self.tools, meta_keys=self.meta_keys)
+        require_functions(**given(predicate=self.predicate))
         for pattern in self.texts:
             try:
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(f"`texts` must hold regular expressions, got {pattern!r}: {error}.") from error
-        if self.predicate is not None and not callable(self.predicate):
-            raise ValueError(f"`predicate` must be a function of a message, got {self.predicate!r}.")
 
     def hold_for(self, message: ChatMessage) -> bool:
         """
