@@ -21,7 +21,7 @@ from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle, overflow
 from haystack_compaction.archive.protocol import Archive
-from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_policy
+from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_archiving
 from haystack_compaction.checks import given, require_at_least, require_functions, require_messages, require_method
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
 from haystack_compaction.compactors.hybrid import HybridCompactor
@@ -130,12 +130,11 @@ class CompactingChatGenerator:
         )
         require_at_least(0, max_retries=max_retries)
         require_pin_rules(pinned=pinned)
-        require_policy(on_archive_failure=on_archive_failure)
+        require_archiving(archive, on_archive_failure)
         require_method("run", chat_generator=chat_generator)
         require_method("compact", **given(compactor=compactor))
         require_functions(**given(is_context_overflow=is_context_overflow))
         require_method("count", **given(token_counter=token_counter))
-        require_method("read_range", **given(archive=archive))
         require_functions(**given(on_compaction=on_compaction))
         self.pinned = pinned
         self.archive = archive

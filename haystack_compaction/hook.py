@@ -25,7 +25,7 @@ from haystack.utils.deserialization import deserialize_component_inplace
 from haystack_compaction import lifecycle
 from haystack_compaction.archive.conversation_id import assigned_conversation_id
 from haystack_compaction.archive.protocol import Archive
-from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_policy
+from haystack_compaction.archive.writer import ArchiveWriter, OnFailure, require_archiving
 from haystack_compaction.checks import given, require_functions, require_method, require_texts
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async, strategy_name
 from haystack_compaction.conversation.pins import PinRules, require_pin_rules
@@ -132,9 +132,8 @@ class CompactionHook:
             merge_notes=merge_notes,
         )
         require_pin_rules(pinned=pinned)
-        require_policy(on_archive_failure=on_archive_failure)
+        require_archiving(archive, on_archive_failure)
         require_method("count", **given(token_counter=token_counter))
-        require_method("read_range", **given(archive=archive))
         require_functions(**given(on_compaction=on_compaction))
         require_texts(**given(reports_key=reports_key))
         self.compactor = compactor

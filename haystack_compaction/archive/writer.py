@@ -15,6 +15,7 @@ from haystack.dataclasses import ChatMessage
 
 from haystack_compaction.archive.positions import TranscriptPositions
 from haystack_compaction.archive.protocol import Archive, ArchiveConflictError, ArchiveError, Outline
+from haystack_compaction.checks import given, require_method
 from haystack_compaction.conversation.notes import is_note, with_reference
 from haystack_compaction.report import CompactionReport
 
@@ -180,6 +181,18 @@ class ArchiveWriter:
             exc_info=error,
         )
         return True
+
+
+def require_archiving(archive: Archive | None, on_archive_failure: str) -> None:
+    """
+    Refuse what is no archive, and what is no way of dealing with one that fails.
+
+    :param archive: What was given for an archive; None for none.
+    :param on_archive_failure: What was given for what to do when it fails.
+    :raises ValueError: If one of them is anything else; the message names it.
+    """
+    require_method("read_range", **given(archive=archive))
+    require_policy(on_archive_failure=on_archive_failure)
 
 
 def require_policy(**options: str) -> None:

@@ -17,7 +17,7 @@ from haystack.utils.deserialization import deserialize_component_inplace
 
 from haystack_compaction import lifecycle
 from haystack_compaction.archive.protocol import Archive
-from haystack_compaction.archive.writer import OnFailure, require_policy
+from haystack_compaction.archive.writer import OnFailure, require_archiving
 from haystack_compaction.checks import given, require_at_least, require_flags, require_messages, require_method
 from haystack_compaction.compaction_pass import Step, run_passes, run_passes_async
 from haystack_compaction.compactors.model_calls import ModelCaller, Rewriting, drive, drive_async
@@ -142,9 +142,8 @@ class Compactor:
             )
         require_flags(preserve_system_prompt=preserve_system_prompt, repair=repair, merge_notes=merge_notes)
         require_method("count", **given(token_counter=token_counter))
-        require_method("read_range", **given(archive=archive))
         require_pin_rules(pinned=pinned)
-        require_policy(on_archive_failure=on_archive_failure)
+        require_archiving(archive, on_archive_failure)
         self.preserve_recent_turns = preserve_recent_turns
         self.preserve_system_prompt = preserve_system_prompt
         self.pinned = pinned
